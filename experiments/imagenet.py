@@ -88,7 +88,7 @@ def setup(
             schedule = optim.step_decay(hyper["learning_rate"], boundaries, 0.1)
         rule, _ = optim.OPTIMIZERS[point["optimizer"]]
         return rule(
-            optim.warmup(schedule, warmup, num_steps),
+            optim.warmup(schedule, warmup),
             weight_decay=point["weight_decay"],
             scheme=model.scheme,
             scalar_factor=point["scalar_factor"],

@@ -13,8 +13,8 @@ import numpy as np
 
 from nf_resnets import data, schemes
 from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
-from nf_resnets.models.head import head
 from nf_resnets.models.layers import relu
+from nf_resnets.models.resnet import head
 from nf_resnets.models.stage import stages
 from nf_resnets.training.program import quick_compile
 
@@ -75,6 +75,10 @@ class OneStage(nn.Module):
     conv_dropout: float = 0.0
     dtype: Any = jnp.float32
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (self.num_branches,)
+
     @nn.compact
     def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
         post = self.family == "post_activation"
@@ -87,7 +91,6 @@ class OneStage(nn.Module):
             else PreActivationBlock,
             relu(x) if post else x,
             layers,
-            sizes=(self.num_branches,),
             widths=(self.width,),
             strides=(1,),
         )

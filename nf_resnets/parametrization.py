@@ -10,12 +10,14 @@ factor of       SGD                                    AdamW, Lion
 learning rate   ``r_out / r_in  l**(2a - 1)``          ``1 / r_in  l**(a - 1)``
 weight decay    one over that                          ``r_in``
 epsilon         \-                                     ``1 / r_out  l**-a``
-head's std      ``r_in**-1/2``                         ``r_in**-1/2``
+std, see below  ``r_in**-1/2``                         ``r_in**-1/2``
 ==============  =====================================  =========================================
 
 A vector has ``r_in = 1``. The factors of width are table 3 of Yang et al., in which the readout's
 multiplier ``1 / r_in`` is a part of its weights, so that no network needs one; but a table that is
-embedding and readout needs it, in front of the logits, from the network itself. Those of depth for
+embedding and readout needs it, in front of the logits, from the network itself. The factor of the
+std is the head's, and that of each weight whose outputs stay as many while its inputs grow, as
+where the inner width of the branches grows alone. Those of depth for
 AdamW are table 1 of Dey et al.; for SGD they follow from the same count: ``L`` branches times
 ``l**-a`` change their sum by a fixed amount if each of their weights moves by ``l**(a - 1)``, and
 SGD's gradients are ``l**-a``. With ``a = 1/2`` SGD's rate does not depend on depth, as in Bordelon
@@ -104,7 +106,8 @@ def scaled(sizes: Sizes, kind: Kind, *, exponent: float | None = None) -> Factor
     r_in, r_out, depth, c = sizes.inputs, sizes.outputs, sizes.depth, sizes.multiplier
     # Without a rule for the depth, branches are as the base's, and so are their rates.
     a, l = (0.0, 1.0) if exponent is None else (exponent, depth)
-    std = r_in**-0.5 if sizes.role is Role.HEAD else 1.0
+    is_readout = sizes.role is Role.HEAD or (sizes.weight and r_out == 1)
+    std = r_in**-0.5 if is_readout else 1.0
     # Weights that the network multiplies by c are 1 / c of those of the table.
     if kind == "sgd":
         rate = r_out / r_in * l ** (2 * a - 1) / c**2

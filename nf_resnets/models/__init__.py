@@ -1,10 +1,9 @@
 """Networks as Flax modules, each with whatever a scheme's anatomy asks for."""
 
 from nf_resnets.models.architectures import ARCHITECTURES, Architecture, make
-from nf_resnets.models.cifar_resnet import CifarResNet
+from nf_resnets.models.branch import DynamicTanh
 from nf_resnets.models.conv import conv
 from nf_resnets.models.dtypes import DTYPES, Dtype, dtype_of
-from nf_resnets.models.dynamic_tanh import DynamicTanh
 from nf_resnets.models.layers import ChannelBias
 from nf_resnets.models.parts import (
     FixupNorm,
@@ -14,30 +13,12 @@ from nf_resnets.models.parts import (
     ScaledWSConv,
     SkipInit,
 )
-from nf_resnets.models.resnet import ResNet
+from nf_resnets.models.resnet import CifarResNet, ResNet, WideResNet
 from nf_resnets.models.transformer import Transformer
 from nf_resnets.models.vgg import VGG
-from nf_resnets.models.wide_resnet import WideResNet
 
 __all__ = [
-    "ARCHITECTURES",
-    "DTYPES",
-    "VGG",
-    "Architecture",
-    "ChannelBias",
-    "CifarResNet",
-    "Dtype",
-    "DynamicTanh",
-    "FixupNorm",
-    "Multiplier",
-    "ResNet",
-    "ResidualScale",
-    "ScalarBias",
-    "ScaledWSConv",
-    "SkipInit",
-    "Transformer",
-    "WideResNet",
-    "conv",
-    "dtype_of",
-    "make",
-]
+    "ARCHITECTURES", "DTYPES", "VGG", "Architecture", "ChannelBias", "CifarResNet", "Dtype",
+    "DynamicTanh", "FixupNorm", "Multiplier", "ResNet", "ResidualScale", "ScalarBias",
+    "ScaledWSConv", "SkipInit", "Transformer", "WideResNet", "conv", "dtype_of", "make",
+]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable
@@ -14,16 +13,11 @@ import jax
 import numpy as np
 
 from nf_resnets import schemes
-from nf_resnets.models.cifar_resnet import CifarResNet
-from nf_resnets.models.resnet import SIZES, ResNet
+from nf_resnets.models.resnet import SIZES, CifarResNet, ResNet, WideResNet
 from nf_resnets.models.transformer import Transformer
 from nf_resnets.models.vgg import CONFIGURATIONS, VGG
-from nf_resnets.models.wide_resnet import WideResNet
 
-MOST = 1_000_000
-"""Layers or channels of a network; shapes of more can end the process in XLA."""
-
-NUMBER = "([1-9][0-9]*)"
+NUMBER = "([1-9][0-9]{0,5})"
 """In a name: without zeros before it and in ASCII, so that a network has one name."""
 
 MOST_PARAMETERS = 2**34
@@ -36,12 +30,10 @@ class Architecture:
 
     Attributes:
       name: how the registry calls it.
-      title: how plots and tables call it.
       family: which schemes are for it, one of :data:`nf_resnets.schemes.FAMILIES`.
       network: the class of its networks.
       form: how its networks are called, in an error's list.
       pattern: the regular expression of these names, a group for each number.
-      names: the common ones.
       build: ``build(*numbers, scheme=..., **options)`` makes the module.
       tiny: the numbers and the options of a network as small as tests want it.
       example: ``example(batch_size)`` makes inputs for that one, as ``model.init`` takes them after
@@ -50,12 +42,10 @@ class Architecture:
     """
 
     name: str
-    title: str
     family: str
     network: type
     form: str
     pattern: str
-    names: tuple[str, ...]
     build: Callable[..., Any] = dataclasses.field(repr=False)
     tiny: tuple[tuple[int, ...], dict[str, Any]] = dataclasses.field(repr=False)
     example: Callable[[int], tuple[np.ndarray, ...]] = dataclasses.field(repr=False)
@@ -66,14 +56,6 @@ class Architecture:
 
         Its stages have three blocks, of which two are scanned: from there on a stacked bias vector
         looks like a matrix.
-
-        Args:
-          scheme: a scheme's name or value.
-          **options: of the network's class.
-
-        Example:
-          >>> ARCHITECTURES["wrn"].smallest("fixup").num_branches
-          9
         """
         numbers, small = self.tiny
         return self.build(*numbers, scheme=scheme, **{**small, **options})
@@ -84,10 +66,7 @@ class Architecture:
 
 
 def find(name: str) -> Architecture:
-    """The architecture of the network that has a name.
-
-    Raises:
-      ValueError: if no network has that name.
+    """The architecture of the network that has a name; refuses other names.
 
     Example:
       >>> find("wrn-28-10").family, find("transformer-6").inputs
@@ -106,33 +85,23 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
       **options: of the network's class, ``num_classes`` for one.
 
     Raises:
-      ValueError: if no network has that name, the scheme is not for it, or a number is above
-        ``MOST``.
+      ValueError: if no network has that name, or the scheme is not for it.
 
     Example:
       >>> make("wrn-28-10", "fixup", num_classes=100).num_branches
       12
-      >>> make("resnet-110", "fixup")
-      Traceback (most recent call last):
-      ValueError: name='resnet-110' found; expected ... (did you mean 'cifar-resnet-110'?).
     """
     architecture, numbers = _parsed(name)
-    if options.get("stem_channels", 1) > MOST:
+    if options.get("stem_channels", 1) > 10**6:
         found = f"{options['stem_channels']:.4g}"
-        raise ValueError(f"stem_channels={found} found; expected at most {MOST:,}.")
+        raise ValueError(f"stem_channels={found} found; expected at most 1,000,000.")
     return architecture.build(*numbers, scheme=scheme, **options)
 
 
 def refuse_too_large(model: Any, images: Any, what: str) -> None:
     """Refuses a network of more than ``MOST_PARAMETERS``, which are counted and not made.
 
-    Args:
-      model: the network.
-      images: an array, or its shape and dtype; images that do not fit the network are an error.
-      what: what asked for the network.
-
-    Raises:
-      ValueError: that begins with ``what``.
+    ``what`` asked for the network; the error begins with it.
     """
     leaves = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0), images))
     count = sum(math.prod(leaf.shape) for leaf in leaves)
@@ -162,25 +131,9 @@ def _parsed(name: str) -> tuple[Architecture, list[int]]:
     for architecture in ARCHITECTURES.values():
         match = re.fullmatch(architecture.pattern, str(name))
         if match:
-            if any(len(number) > len(str(MOST)) or int(number) > MOST for number in match.groups()):
-                name = f"{str(name)[:40]}..." if len(str(name)) > 43 else name
-                raise ValueError(f"name={name!r} found; expected numbers of at most {MOST:,}.")
             return architecture, [int(number) for number in match.groups()]
-    forms = [architecture.form for architecture in ARCHITECTURES.values()]
-    close = _closest(str(name))
-    hint = f" (did you mean {close!r}?)" if close else ""
-    raise ValueError(f"name={name!r} found; expected {', '.join(forms[:-1])} or {forms[-1]}{hint}.")
-
-
-def _closest(name: str) -> str | None:
-    plain = re.sub(r"(?<!\d)0+(?=\d)", "", name)
-    if any(re.fullmatch(architecture.pattern, plain) for architecture in ARCHITECTURES.values()):
-        return plain
-    known = [known for architecture in ARCHITECTURES.values() for known in architecture.names]
-    # "resnet-110" and "resnet110" leave out the beginning of a name, which no distance forgives.
-    short = re.sub(r"[\W_]", "", name.lower())
-    longer = [each for each in known if short and each.replace("-", "").endswith(short)]
-    return next(iter(longer or difflib.get_close_matches(name.lower(), known, n=1)), None)
+    *forms, last = (architecture.form for architecture in ARCHITECTURES.values())
+    raise ValueError(f"name={str(name)[:40]!r} found; expected {', '.join(forms)} or {last}.")
 
 
 def _images(side: int, batch_size: int) -> tuple[np.ndarray, ...]:
@@ -207,12 +160,10 @@ def _resnet(version: Literal[1, 2]) -> Architecture:
     end = "" if version == 1 else "-v2"
     return Architecture(
         name=f"resnet{end}",
-        title="ResNet" if version == 1 else "ResNet version 2",
         family="post_activation" if version == 1 else "pre_activation",
         network=ResNet,
         form=f"resnet-{'/'.join(map(str, SIZES))}{end}",
         pattern=rf"resnet-({'|'.join(map(str, SIZES))}){end}",
-        names=tuple(f"resnet-{depth}{end}" for depth in SIZES),
         build=partial(ResNet, version=version),
         tiny=((50,), {"stem_channels": 4, "num_classes": 10}),
         example=partial(_images, 32),
@@ -227,24 +178,20 @@ ARCHITECTURES: dict[str, Architecture] = {
     for architecture in (
         Architecture(
             name="cifar-resnet",
-            title="ResNet for CIFAR",
             family="post_activation",
             network=CifarResNet,
             form="cifar-resnet-(6n+2)",
             pattern=f"cifar-resnet-{NUMBER}",
-            names=tuple(f"cifar-resnet-{depth}" for depth in (20, 32, 44, 56, 110, 1202)),
             build=CifarResNet,
             tiny=((20,), {"stem_channels": 4}),
             example=partial(_images, 8),
         ),
         Architecture(
             name="wrn",
-            title="Wide ResNet",
             family="pre_activation",
             network=WideResNet,
             form="wrn-(6N+4)-k",
             pattern=f"wrn-{NUMBER}-{NUMBER}",
-            names=("wrn-16-1", "wrn-16-8", "wrn-28-10", "wrn-40-4", "wrn-40-10"),
             build=WideResNet,
             tiny=((22, 1), {"stem_channels": 4}),
             example=partial(_images, 8),
@@ -253,24 +200,20 @@ ARCHITECTURES: dict[str, Architecture] = {
         _resnet(2),
         Architecture(
             name="vgg",
-            title="VGG",
             family="plain",
             network=VGG,
             form=f"vgg-{'/'.join(map(str, CONFIGURATIONS))}",
             pattern=rf"vgg-({'|'.join(map(str, CONFIGURATIONS))})",
-            names=tuple(f"vgg-{depth}" for depth in CONFIGURATIONS),
             build=VGG,
             tiny=((11,), _TINY_VGG),
             example=partial(_images, 32),
         ),
         Architecture(
             name="transformer",
-            title="Transformer",
             family="transformer",
             network=Transformer,
             form="transformer-N",
             pattern=f"transformer-{NUMBER}",
-            names=("transformer-6",),
             build=_transformer,
             tiny=((3,), _TINY_TRANSFORMER),
             example=partial(_tokens, _TINY_TRANSFORMER["vocab_size"]),

@@ -269,11 +269,6 @@ def divided(x: jax.Array, beta: Any) -> jax.Array:
 
 
 __all__ = [
-    "Layers",
-    "PostActivationBlock",
-    "PreActivationBlock",
-    "average_pool",
-    "branch_scalar",
-    "divided",
-    "scaled_branch",
-]
+    "Layers", "PostActivationBlock", "PreActivationBlock", "average_pool", "branch_scalar",
+    "divided", "scaled_branch",
+]  # fmt: skip

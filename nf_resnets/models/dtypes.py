@@ -1,8 +1,7 @@
 """What networks compute in: the numbers that their activations, and products, are made of.
 
 Parameters, optimizer state, running statistics, the statistics of norms, logits and losses are
-float32 in either case. Every command that trains or compiles has it as its option ``--dtype``,
-and an experiment as a setting of its runs.
+float32 in either case.
 """
 
 from __future__ import annotations
@@ -21,16 +20,7 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
 def dtype_of(name: str) -> Any:
-    """What a network takes as its ``dtype``.
-
-    Raises:
-      ValueError: if networks are not trained in that.
-
-    Example:
-      >>> from nf_resnets import models
-      >>> models.make("wrn-16-1", "fixup", dtype=dtype_of("bfloat16")).dtype.__name__
-      'bfloat16'
-    """
+    """The dtype of a name, as networks take it; refuses others than :data:`DTYPES`."""
     if name not in DTYPES:
         raise ValueError(f"dtype={name!r} found; expected {' or '.join(DTYPES)}.")
     return getattr(jnp, name)
@@ -48,13 +38,7 @@ def kept_small(function: Callable[..., Any], x: jax.Array) -> Callable[..., Any]
 
 
 def added(x: jax.Array, bias: jax.Array) -> jax.Array:
-    """``x + bias`` in the dtype of ``x``; the bias's gradient is summed in its own.
-
-    Example:
-      >>> found = jax.grad(lambda bias: added(jnp.ones(1000, jnp.bfloat16), bias).sum())(0.0)
-      >>> float(found)  # and not 1,000 in eight bits, or what such sums come to
-      1000.0
-    """
+    """``x + bias`` in the dtype of ``x``; the bias's gradient is summed in its own."""
     bias = jnp.asarray(bias)
     wide = jnp.promote_types(x.dtype, bias.dtype)
     return (x.astype(wide) + bias.astype(wide)).astype(x.dtype)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from nf_resnets import calibration, random
@@ -149,14 +147,7 @@ def standardized_kernel(
 def max_pool(
     x: jax.Array, size: int, stride: int, padding: int = 0, *, same_padding: bool = False
 ) -> jax.Array:
-    """The maxima over ``size x size`` windows of ``[B, H, W, C]``; padding never is one.
-
-    With ``same_padding`` it pads as TensorFlow does, whatever ``padding`` is.
-
-    Example:
-      >>> max_pool(-jnp.arange(1.0, 5).reshape(1, 2, 2, 1), 3, 2, padding=1).tolist()
-      [[[[-1.0]]]]
-    """
+    """The maxima over ``size x size`` windows; ``same_padding`` pads as TensorFlow does."""
     pads = "SAME" if same_padding else ((padding, padding), (padding, padding))
     return nn.max_pool(x, (size, size), strides=(stride, stride), padding=pads)
 
@@ -330,27 +321,8 @@ class Head(nn.Module):
         return y + bias.reshape(1, -1)
 
 
-def check_fields(network: Any, *counts: str) -> None:
-    """Refuses fields of a network that are below 1, and a ``dropout`` that is no rate."""
-    for name in counts:
-        value = getattr(network, name)
-        if value is not None and np.any(np.asarray(value) < 1):
-            raise ValueError(f"{name}={value} found; expected 1 or more.")
-    is_number = isinstance(network.dropout, numbers.Real)
-    if not is_number or not 0 <= network.dropout < 1:
-        raise ValueError(f"dropout={network.dropout} found; expected 0 <= dropout < 1.")
-
-
 def checked_images(images: Any) -> Any:
-    """Returns images; refuses other shapes than ``[B, H, W, C]``, channels first above all.
-
-    Raises:
-      ValueError: that says what was found.
-
-    Example:
-      >>> checked_images(jnp.ones((2, 8, 8, 3))).shape
-      (2, 8, 8, 3)
-    """
+    """Returns images; refuses other shapes than ``[B, H, W, C]``, channels first above all."""
     shape = jnp.shape(images)
     first = len(shape) == 4 and shape[1] in (1, 3) and min(shape[2:]) > 4
     if len(shape) != 4 or first:
@@ -362,22 +334,7 @@ def checked_images(images: Any) -> Any:
 
 
 __all__ = [
-    "RELU_GAIN",
-    "STANDARDIZATIONS",
-    "ChannelBias",
-    "Conv",
-    "Dense",
-    "GhostBatchNorm",
-    "GroupNorm",
-    "Head",
-    "Standardization",
-    "check_fields",
-    "checked_images",
-    "dropout",
-    "he_fan_out",
-    "lecun_fan_in",
-    "max_pool",
-    "missing_keys",
-    "relu",
-    "standardized_kernel",
-]
+    "RELU_GAIN", "STANDARDIZATIONS", "ChannelBias", "Conv", "Dense", "GhostBatchNorm", "GroupNorm",
+    "Head", "Standardization", "checked_images", "dropout", "he_fan_out", "lecun_fan_in",
+    "max_pool", "missing_keys", "relu", "standardized_kernel",
+]  # fmt: skip

@@ -19,12 +19,7 @@ from nf_resnets.models.parts import times
 
 
 class ScalarBias(nnx.Module):
-    """As :class:`nf_resnets.models.ScalarBias`.
-
-    Example:
-      >>> ScalarBias()(jnp.ones(2)).tolist()
-      [1.0, 1.0]
-    """
+    """As :class:`nf_resnets.models.ScalarBias`."""
 
     def __init__(self) -> None:
         self.bias_scalar = nnx.Param(jnp.zeros(()))
@@ -35,12 +30,7 @@ class ScalarBias(nnx.Module):
 
 
 class Multiplier(nnx.Module):
-    """As :class:`nf_resnets.models.Multiplier`.
-
-    Example:
-      >>> Multiplier()(jnp.ones(2)).tolist()
-      [1.0, 1.0]
-    """
+    """As :class:`nf_resnets.models.Multiplier`."""
 
     def __init__(self) -> None:
         self.multiplier = nnx.Param(jnp.ones(()))
@@ -52,17 +42,6 @@ class Multiplier(nnx.Module):
 
 class FixupNorm(nnx.Module):
     """As :class:`nf_resnets.models.FixupNorm`, called as NNX's norms are.
-
-    Args:
-      num_features: of the norm in whose place it stands.
-      use_bias: whether there is a ``bias_scalar []``.
-      use_scale: whether there is a ``multiplier []``.
-      bias_init: draws the one.
-      scale_init: draws the other.
-      dtype: what it computes in.
-      param_dtype: of both.
-      rngs: of the initialisers.
-      **of_statistics: what has no effect.
 
     Example:
       >>> FixupNorm(2, rngs=nnx.Rngs(0))(jnp.ones(2)).tolist()
@@ -100,12 +79,7 @@ class FixupNorm(nnx.Module):
 
 
 class SkipInit(nnx.Module):
-    """As :class:`nf_resnets.models.SkipInit`, with ``alpha`` for what it starts from.
-
-    Example:
-      >>> SkipInit()(jnp.ones(2)).tolist()
-      [0.0, 0.0]
-    """
+    """As :class:`nf_resnets.models.SkipInit`, with ``alpha`` for what it starts from."""
 
     def __init__(self, alpha: float = 0.0) -> None:
         self.alpha = nnx.Param(jnp.full((), alpha, jnp.float32))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets.models.layers import check_fields, dropout, missing_keys
+from nf_resnets.models.layers import dropout, missing_keys
 
 # The head's dropout draws from the images' keys themselves, and VGG's layers fold small numbers.
 _BRANCHES = 0x5D_0000
@@ -54,22 +54,8 @@ def branch_noise(network: Any, keys: jax.Array | None, num_blocks: int) -> Branc
     return BranchNoise(of_branches, survival)
 
 
-def check_noise(network: Any) -> None:
-    """Refuses a residual network for images with a count or a rate that is out of its range."""
-    check_fields(network, "stem_channels", "num_classes", "bn_groups")
-    if not 0 < network.survival <= 1:
-        raise ValueError(f"survival={network.survival} found; expected 0 < survival <= 1.")
-    if not 0 <= network.conv_dropout < 1:
-        raise ValueError(
-            f"conv_dropout={network.conv_dropout} found; expected 0 <= conv_dropout < 1."
-        )
-
-
 def linear_decay(last: float, num_blocks: int) -> np.ndarray:
-    """The probabilities that the branches survive, ``p_l = 1 - (l / L) (1 - p_L)``.
-
-    Source: Huang, Sun, Liu, Sedra, Weinberger, *Deep Networks with Stochastic Depth*, ECCV 2016,
-    equation 4.
+    """The probabilities that the branches survive, ``p_l = 1 - (l / L) (1 - p_L)``, equation 4.
 
     Example:
       >>> linear_decay(0.5, 4).tolist()
@@ -103,12 +89,4 @@ def dropped(h: jax.Array, noise: BranchNoise, rate: float, layer: int) -> jax.Ar
     return dropout(h, own, rate, whole_channels=True)
 
 
-__all__ = [
-    "NO_NOISE",
-    "BranchNoise",
-    "branch_noise",
-    "check_noise",
-    "dropped",
-    "linear_decay",
-    "surviving",
-]
+__all__ = ["NO_NOISE", "BranchNoise", "branch_noise", "dropped", "linear_decay", "surviving"]

@@ -55,32 +55,20 @@ def fits(x: jax.Array, kernel: jax.Array, stride: int) -> bool:
 
 
 def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``, float32.
-
-    Args:
-      x: images.
-      kernel: ``[K, K, C_in, C_out]``, ``K`` odd; ``(K - 1) / 2`` pixels of padding on every side.
-      stride: 1 or 2.
-    """
+    """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``; stride 1 or 2."""
     margin = (kernel.shape[0] - 1) // 2
     sides = tuple(-(-side // stride) for side in x.shape[1:3])
-    return _call(
-        x,
-        kernel,
-        (x.shape[0], *sides, kernel.shape[3]),
-        weights=(2, 3, (0, 1)),
-        padding=[(margin, margin)] * 2,
-        stride=stride,
-    )
+    shape, padding = (x.shape[0], *sides, kernel.shape[3]), [(margin, margin)] * 2
+    return _call(x, kernel, shape, weights=(2, 3, (0, 1)), padding=padding, stride=stride)
 
 
-def grad_x(grad: jax.Array, kernel: jax.Array, shape: tuple[int, ...], stride: int) -> jax.Array:
-    """The gradient of the images, ``shape``: a convolution with the kernel turned by 180 degrees.
+def grad_x(grad: jax.Array, kernel: jax.Array, like: tuple[int, ...], stride: int) -> jax.Array:
+    """The gradient of the images: a convolution with the kernel turned by 180 degrees.
 
     With stride 2 the pixels of even and of odd coordinates are four images, and to each belong some
     of the kernel's taps: ``x[2 q + a]`` met tap ``t`` of output ``o`` if ``2 o + t - p = 2 q + a``.
     """
-    batch, *sides, features = shape
+    batch, *sides, features = like
     size = kernel.shape[0]
     margin = (size - 1) // 2
     halves = [-(-side // stride) for side in sides]
@@ -98,13 +86,8 @@ def grad_x(grad: jax.Array, kernel: jax.Array, shape: tuple[int, ...], stride: i
                 padding.append((own - 1 - ahead, count + ahead - grad.shape[1 + axis]))
                 counts.append(count)
             turned = jnp.flip(kernel[taps[0], taps[1]], (0, 1))
-            part = _call(
-                grad,
-                turned,
-                (batch, *counts, features),
-                weights=(3, 2, (0, 1)),
-                padding=padding,
-            )
+            shape = (batch, *counts, features)
+            part = _call(grad, turned, shape, weights=(3, 2, (0, 1)), padding=padding)
             short = [half - count for half, count in zip(halves, counts, strict=True)]
             columns.append(jnp.pad(part, ((0, 0), (0, short[0]), (0, short[1]), (0, 0))))
         rows.append(jnp.stack(columns, axis=3))
@@ -155,17 +138,10 @@ def _call(
     stride: int = 1,
     dilation: Sequence[int] | None = None,
 ) -> jax.Array:
-    """Calls oneDNN's convolution.
+    """Calls oneDNN's convolution of ``[N, *spatial, C_in]``, to ``shape``.
 
-    Args:
-      x: ``[N, *spatial, C_in]``.
-      kernel: any order of dimensions, see ``weights``.
-      shape: of the result, ``[N, *spatial, C_out]``.
-      weights: which dimension of the kernel is that of ``C_in``, which that of ``C_out``, and which
-        are the spatial ones.
-      padding: before and behind, for each spatial dimension.
-      stride: of all spatial dimensions.
-      dilation: of the kernel's taps, for each spatial dimension.
+    ``weights`` are the kernel's dimensions of ``C_in`` and of ``C_out``, and the spatial ones.
+    Padding and dilation are given for each spatial dimension, the stride for all.
     """
     spatial = range(1, x.ndim - 1)
 
@@ -173,11 +149,7 @@ def _call(
         return [str(number) for number in numbers]
 
     channels_last = {
-        "data": {
-            "batch_dim": "0",
-            "feature_dim": str(x.ndim - 1),
-            "spatial_dims": texts(spatial),
-        }
+        "data": {"batch_dim": "0", "feature_dim": str(x.ndim - 1), "spatial_dims": texts(spatial)}
     }
     into, out_of, taps = weights
     config = {

@@ -22,10 +22,6 @@ class ScalarBias(nn.Module):
     It stands before every convolution, linear layer and activation of a branch.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, rule 3.
-
-    Example:
-      >>> ScalarBias().init(jax.random.key(0), jnp.ones((1, 2)))["params"]
-      {'bias_scalar': Array(0., dtype=float32)}
     """
 
     @nn.compact
@@ -38,10 +34,6 @@ class Multiplier(nn.Module):
     """Fixup's and RescaleNet's scalar on a branch: a learnable ``multiplier []``, from 1.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, rule 3; Shao et al., NeurIPS 2020, section 4.
-
-    Example:
-      >>> Multiplier().init(jax.random.key(0), jnp.ones((1, 2)))["params"]
-      {'multiplier': Array(1., dtype=float32)}
     """
 
     @nn.compact
@@ -57,13 +49,6 @@ class FixupNorm(nn.Module):
     whole change in a network that takes its norm as an argument. What is about statistics has no
     effect. A branch whose last norm has ``scale_init=nn.initializers.zeros`` starts at 0, and
     ``init.fixup`` makes that multiplier 1 and the layer before it 0.
-
-    Attributes:
-      use_bias: whether there is a ``bias_scalar []``.
-      use_scale: whether there is a ``multiplier []``.
-      bias_init: draws the one.
-      scale_init: draws the other.
-      param_dtype: of both.
 
     Example:
       >>> norm = FixupNorm(use_running_average=False)
@@ -104,18 +89,11 @@ class FixupNorm(nn.Module):
 
 
 class SkipInit(nn.Module):
-    """SkipInit's scalar at the end of a branch: a learnable ``alpha []``.
+    """SkipInit's scalar at the end of a branch: a learnable ``alpha []``, from 0 or what is given.
 
     ReZero's is the same; so is the gain ``g`` at the end of an NF-ResNet's branch.
 
-    Attributes:
-      alpha: what it starts from.
-
     Source: De, Smith, NeurIPS 2020, section 3; Bachlechner et al., UAI 2021, equation 1.
-
-    Example:
-      >>> SkipInit().init(jax.random.key(0), jnp.ones((1, 2)))["params"]
-      {'alpha': Array(0., dtype=float32)}
     """
 
     alpha: float = 0.0
@@ -131,10 +109,6 @@ class ResidualScale(nn.Module):
 
     Those of the k-th branch of RescaleNet are at ``[k - 1]`` of
     ``schemes.get("rescalenet").constants(L)``. It has no parameters.
-
-    Attributes:
-      residual: a number, or ``[]``.
-      identity: a number, or ``[]``.
 
     Source: Shao et al., NeurIPS 2020, section 4.
 
@@ -212,13 +186,6 @@ def times(x: jax.Array, constant: Any) -> jax.Array:
 
 
 __all__ = [
-    "FixupNorm",
-    "Multiplier",
-    "ResidualScale",
-    "ScalarBias",
-    "ScaledWSConv",
-    "SkipInit",
-    "learnt_scalar",
-    "shifted",
-    "times",
-]
+    "FixupNorm", "Multiplier", "ResidualScale", "ScalarBias", "ScaledWSConv", "SkipInit",
+    "learnt_scalar", "shifted", "times",
+]  # fmt: skip

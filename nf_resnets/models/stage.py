@@ -28,10 +28,6 @@ _STACKED = (
     calibration.UNIT_VARIANCE,
 )
 
-DROPPED_STAGES = 2
-"""How many stages, the last ones, have dropout in their branches where a network has it, as in
-RescaleNet."""
-
 KEPT_IN_BLOCK = 2.5
 """About how many arrays of its input's size a block of two convolutions keeps for its backward
 pass: what enters each convolution, and two ReLU masks of a byte."""
@@ -86,7 +82,7 @@ class Stage(nn.Module):
         scanned = nn.scan(
             lambda block, carry, own: (block(carry, own), None),
             variable_axes=dict.fromkeys(_STACKED, 0),
-            split_rngs={"params": True, "dropout": True},
+            split_rngs={"params": True},
             length=self.num_blocks - 1,
         )
         return scanned(self.block(stride=1, name="rest"), x, constants)[0]
@@ -99,21 +95,18 @@ class Stage(nn.Module):
             for name in _STACKED
             if self.has_variable(name, "rest")
         }
-        keys: dict[str, jax.Array] = {}
-        if self.has_rng("dropout"):
-            keys["dropout"] = jax.random.split(self.make_rng("dropout"), self.num_blocks - 1)
         written = [name for name in _STACKED[1:] if self.is_mutable_collection(name)]
 
         def step(carry: jax.Array, own: Any) -> tuple[jax.Array, Any]:
-            variables, rngs, scalars, random = own
-            with flax.core.bind(variables, rngs, written).temporary() as scope:
+            variables, scalars, random = own
+            with flax.core.bind(variables, mutable=written).temporary() as scope:
                 # Where the block stands in the network, for those who ask a module for its path.
                 scope.path = path
                 x = _call(block.clone(parent=scope), carry, scalars, random)
                 return x, scope.mutable_variables()
 
         run = _grouped if self.remat else _scan
-        x, found = run(step, x, (stacked, keys, constants, noise), self.num_blocks - 1, self.unroll)
+        x, found = run(step, x, (stacked, constants, noise), self.num_blocks - 1, self.unroll)
         for name, tree in found.items():
             self.put_variable(name, "rest", tree)
         return x
@@ -160,9 +153,8 @@ def group_size(length: int) -> int:
 
     Groups of ``g`` blocks that keep ``c`` arrays each need ``n / g + c g`` arrays, the groups'
     inputs and the inside of one group: least, ``2 sqrt(c n)``, at ``g = sqrt(n / c)``, and at most
-    a quarter more between half and twice of that. From there the nearest divisor of ``n`` is taken:
-    a remainder would have to be cut off the stacked parameters, which copies them. If there is
-    none, there is a remainder.
+    a quarter more between half and twice of that. From there the nearest divisor of ``n`` is taken,
+    for a remainder has to be cut off the stacked parameters, which copies them.
 
     Source: Chen, Xu, Zhang, Guestrin, *Training deep nets with sublinear memory cost*, 2016,
     section 4.1.
@@ -185,7 +177,6 @@ def stages(
     x: jax.Array,
     layers: Layers,
     *,
-    sizes: tuple[int, ...],
     widths: tuple[int, ...],
     strides: tuple[int, ...],
     keys: jax.Array | None = None,
@@ -193,12 +184,11 @@ def stages(
     """The middle of a network: its stages ``stage_1``, ``stage_2``, ... one after another.
 
     Args:
-      network: the network they are part of; its ``bn_groups``, ``dtype``, ``unroll``, ``remat``,
-        ``survival`` and ``conv_dropout`` are used.
+      network: the network they are part of; its ``sizes`` (the number of blocks of each stage),
+        ``bn_groups``, ``dtype``, ``unroll``, ``remat``, ``survival`` and ``conv_dropout`` are used.
       block: the class of its blocks.
       x: ``[B, H, W, C]``.
       layers: the network's layers.
-      sizes: the number of blocks of each stage.
       widths: the channels of each stage's output.
       strides: of each stage's first block.
       keys: PRNG keys of the images, ``[B]``; needed for stochastic depth and dropout only.
@@ -206,7 +196,8 @@ def stages(
     Returns:
       The last stage's output, ``[B, H', W', widths[-1]]``.
     """
-    anatomy, train, rates = layers.anatomy, layers.train, dropout_rates(network.conv_dropout, sizes)
+    anatomy, train, sizes = layers.anatomy, layers.train, network.sizes
+    rates = dropout_rates(network.conv_dropout, sizes)
     transitions = transitions_of(sizes, widths, strides, before=x.shape[-1])
     constants = anatomy.constants(transitions)
     random = train and anatomy.branches and not network.is_initializing()
@@ -245,17 +236,15 @@ def transitions_of(
 
 
 def dropout_rates(rate: float, sizes: tuple[int, ...]) -> tuple[float, ...]:
-    """The rate of dropout in each branch, ``L`` of them: 0 but in the last stages.
+    """The rate of dropout in each branch: 0 but in the last two stages, as in RescaleNet.
 
-    Args:
-      rate: the network's ``conv_dropout``.
-      sizes: the number of blocks of each stage.
+    ``sizes`` are the numbers of blocks of the stages.
 
     Example:
       >>> dropout_rates(0.03, (1, 2, 1))
       (0.0, 0.03, 0.03, 0.03)
     """
-    without = sum(sizes[:-DROPPED_STAGES])
+    without = sum(sizes[:-2])
     return (0.0,) * without + (rate,) * (sum(sizes) - without)
 
 

@@ -8,29 +8,88 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from nf_resnets import schemes
-from nf_resnets.models.attention import CACHE, Attention
-from nf_resnets.models.branch import norm_stands, normalized, shift
-from nf_resnets.models.embedding import Embedding, sinusoids
-from nf_resnets.models.feed_forward import FeedForward
-from nf_resnets.models.layers import check_fields, lecun_fan_in
+from nf_resnets import random, schemes
+from nf_resnets.models.branch import (
+    CACHE,
+    Attention,
+    FeedForward,
+    norm_stands,
+    normalized,
+    shift,
+)
+from nf_resnets.models.layers import lecun_fan_in
 from nf_resnets.parametrization import STANDARD
 from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
 from nf_resnets.taps import PERTURBATIONS, TAPS
 
 
-class Layer(nn.Module):
-    """A layer of the encoder, of two residual branches, or of the decoder, of three.
+class Embedding(nn.Module):
+    """A table of vectors, one for each token of a vocabulary.
 
-    Attributes:
-      num_heads: of the attentions.
-      d_ff: features inside the feed-forward branch.
-      anatomy: what the scheme asks for.
-      cross: whether there is attention to the encoder's output, as in the decoder.
-      dropout: rate, at the end of every branch.
-      dtype: what the layers compute in.
+    ``init`` draws it from ``N(0, 1 / d_model)``, the padding token's vector being 0. Looked up, the
+    vectors are multiplied by ``sqrt(d_model)``; a padding token gives 0 whatever its row of the
+    table holds, and passes no gradient to it.
+
+    Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, section 3.4; fairseq.
     """
+
+    vocab_size: int
+    d_model: int
+    padding_id: int
+
+    def setup(self) -> None:
+        """Makes the table ``[vocab_size, d_model]``, float32."""
+        self.embedding = self.param("embedding", self._draw, (self.vocab_size, self.d_model))
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Tokens ``[B, T]`` to ``[B, T, d_model]``."""
+        vectors = jnp.take(self.embedding, tokens, axis=0) * self.d_model**0.5
+        return jnp.where((tokens == self.padding_id)[..., None], 0, vectors)
+
+    def attend(self, x: jax.Array) -> jax.Array:
+        """Scalar products of ``[B, T, d_model]`` with all vectors: ``[B, T, vocab_size]``."""
+        return x.astype(jnp.float32) @ self.embedding.T
+
+    def _draw(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+        table = self.d_model**-0.5 * random.normal(key, shape, jnp.float32)
+        return table.at[self.padding_id].set(0)
+
+
+def sinusoids(
+    length: int, d_model: int, form: Literal["paper", "fairseq"] = "paper", first: int = 0
+) -> Any:
+    r"""``PE[p, 2i] = sin(p / 10000^(2i/d))`` and ``PE[p, 2i + 1]`` its cosine, section 3.5.
+
+    In fairseq, and in tensor2tensor, all sines stand before all cosines, and the ``d/2``
+    frequencies end at ``1/10000``: ``PE[p, i] = sin(p / 10000^(i/(d/2 - 1)))`` for ``i < d/2``.
+
+    Returns NumPy float32 ``[length, d_model]``, from the position ``first`` on.
+
+    Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017; fairseq,
+    ``modules/sinusoidal_positional_embedding.py``.
+
+    Example:
+      >>> sinusoids(2, 4)[1].tolist()
+      [0.841, 0.540, 0.010, 1.000]
+      >>> sinusoids(2, 4, "fairseq")[1].tolist()
+      [0.841, 0.0001, 0.540, 1.000]
+    """
+    # In float64, for at a thousand radians float32 has lost four of its digits.
+    half = np.arange(d_model // 2)
+    frequencies = 10000.0 ** -(
+        half / (d_model / 2 if form == "paper" else max(d_model // 2 - 1, 1))
+    )
+    angles = np.arange(first, first + length).reshape(-1, 1) * frequencies.reshape(1, -1)
+    pair = np.sin(angles), np.cos(angles)
+    if form == "fairseq":
+        return np.concatenate(pair, axis=-1).astype(np.float32)
+    return np.stack(pair, axis=-1).reshape(length, d_model).astype(np.float32)
+
+
+class Layer(nn.Module):
+    """A layer of the encoder, two residual branches, or with ``cross`` of the decoder, three."""
 
     num_heads: int
     d_ff: int
@@ -180,11 +239,10 @@ class Transformer(nn.Module):
       dtype: what the layers compute in; parameters and logits are float32.
 
     Raises:
-      ValueError: if a size is below 1, ``d_model`` is odd or no multiple of ``num_heads``, the
-        vocabularies to be shared differ, the head is shared where its rate depends on the width,
-        ``shared`` or ``positions`` is none of those, a scheme's anatomy has parts that are not of
-        Transformers, no scheme for Transformers has that name, or a sequence is longer than
-        ``max_length``.
+      ValueError: if the vocabularies to be shared differ, the head is shared where its rate depends
+        on the width, ``shared`` or ``positions`` is none of those, a scheme's anatomy has parts
+        that are not of Transformers, no scheme for Transformers has that name, or a sequence is
+        longer than ``max_length``.
 
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017; Zhang, Dauphin, Ma, ICLR
     2019, section 4.3.
@@ -218,13 +276,6 @@ class Transformer(nn.Module):
     dtype: Any = jnp.float32
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "num_layers", "d_model", "num_heads", "d_ff", "max_length", "unroll")
-        check_fields(self, *sizes, "source_vocab_size", "encoder_layers", "decoder_layers")
-        if self.d_model % self.num_heads or self.d_model % 2:
-            raise ValueError(
-                f"d_model={self.d_model} found; expected an even multiple of "
-                f"num_heads={self.num_heads}."
-            )
         if self.shared not in ("none", "target", "all"):
             raise ValueError(f"shared={self.shared!r} found; expected 'none', 'target' or 'all'.")
         if self.positions not in ("paper", "fairseq"):
@@ -329,10 +380,6 @@ class Transformer(nn.Module):
           position: int32 [], where the token stands.
           length: how many tokens the target may have.
         """
-        if length > self.max_length:
-            raise ValueError(
-                f"length={length} found; expected at most max_length={self.max_length}."
-            )
         positions = self._positions(length)
         x = self._target_table()(token[:, None]) + positions[position][None, None]
         seen = (jnp.arange(length) <= position)[None, None, None]
@@ -353,16 +400,15 @@ class Transformer(nn.Module):
         return self.head(x) if self.shared == "none" else self._target_table().attend(x)
 
     def _embed(self, table: Embedding, tokens: jax.Array, train: bool) -> jax.Array:
-        length = tokens.shape[1]
+        x = (table(tokens) + self._positions(tokens.shape[1])[None]).astype(self.dtype)
+        return self.embedding_dropout(x, deterministic=not train)
+
+    def _positions(self, length: int) -> jax.Array:
         if length > self.max_length:
             raise ValueError(
                 f"a sequence of {length} tokens found; expected at most max_length="
                 f"{self.max_length}."
             )
-        x = (table(tokens) + self._positions(length)[None]).astype(self.dtype)
-        return self.embedding_dropout(x, deterministic=not train)
-
-    def _positions(self, length: int) -> jax.Array:
         first = self.padding_id + 1 if self.positions == "fairseq" else 0
         return jnp.asarray(sinusoids(length, self.d_model, self.positions, first))
 
@@ -383,6 +429,9 @@ class Transformer(nn.Module):
 
 def _refuse_unknown_parts(anatomy: Anatomy) -> None:
     """Refuses an anatomy with parts that are not of Transformers."""
+    for name in ("channel_biases", "standardized", "same_padding"):
+        if getattr(anatomy, name):
+            raise ValueError(f"Anatomy({name}=...) found; a Transformer has no such part.")
     if anatomy.norm is not None and (
         anatomy.norm not in TRANSFORMER_NORMS or anatomy.norm_place not in ("pre", "post")
     ):
@@ -391,17 +440,6 @@ def _refuse_unknown_parts(anatomy: Anatomy) -> None:
             "Transformer has none, or norm='layer', 'dyt' or 'derf' with norm_place='pre' or "
             "'post'."
         )
-    for name, known in (
-        ("channel_biases", False),
-        ("standardized", False),
-        ("same_padding", False),
-        ("branches", True),
-    ):
-        found = getattr(anatomy, name)
-        if found != known:
-            raise ValueError(
-                f"Anatomy({name}={found!r}) found; a Transformer is made for {name}={known}."
-            )
 
 
-__all__ = ["Layer", "Projection", "Stack", "Transformer"]
+__all__ = ["Embedding", "Layer", "Projection", "Stack", "Transformer", "sinusoids"]

@@ -11,22 +11,11 @@ import numpy as np
 
 from nf_resnets import schemes
 from nf_resnets.models.blocks import Layers
-from nf_resnets.models.layers import (
-    Dense,
-    Head,
-    check_fields,
-    checked_images,
-    dropout,
-    max_pool,
-    relu,
-)
+from nf_resnets.models.layers import Dense, Head, checked_images, dropout, max_pool, relu
 
 CONFIGURATIONS = {
-    11: (1, 1, 2, 2, 2),
-    13: (2, 2, 2, 2, 2),
-    16: (2, 2, 3, 3, 3),
-    19: (2, 2, 4, 4, 4),
-}
+    11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4),
+}  # fmt: skip
 """Convolutions before each of the five max-pools, by the number of layers: the published
 configurations A, B, D and E."""
 
@@ -55,9 +44,9 @@ class VGG(nn.Module):
       dropout: the rate of dropout after each dense layer's ReLU; 0 by default, 0.5 as published.
 
     Raises:
-      ValueError: if ``depth`` is not one of those above, a count is below 1, ``dropout`` no rate,
-        no scheme for networks without shortcuts has that name, or an image has less than 32 pixels
-        on a side, of which five max-pools leave nothing.
+      ValueError: if ``depth`` is not one of those above, no scheme for networks without shortcuts
+        has that name, or an image has less than 32 pixels on a side, of which five max-pools leave
+        nothing.
 
     Source: Simonyan, Zisserman, *Very Deep Convolutional Networks*, ICLR 2015, table 1.
 
@@ -84,12 +73,7 @@ class VGG(nn.Module):
     def __post_init__(self) -> None:
         if self.depth not in CONFIGURATIONS:
             *others, last = map(str, CONFIGURATIONS)
-            raise ValueError(
-                f"depth={self.depth!r} found; a VGG network has {', '.join(others)} or {last} "
-                "layers."
-            )
-        sizes = ("stem_channels", "classifier", "pool_size", "num_classes", "bn_groups")
-        check_fields(self, *sizes)
+            raise ValueError(f"depth={self.depth!r} found; VGG has {', '.join(others)} or {last}.")
         schemes.fitting(self.scheme, "plain")
         super().__post_init__()
 
@@ -104,10 +88,7 @@ class VGG(nn.Module):
     ) -> jax.Array:
         """Images ``[B, H, W, C]`` (and dropout's keys ``[B]``) to logits ``[B, num_classes]``."""
         if min(checked_images(images).shape[1:3]) < 32:
-            raise ValueError(
-                f"images of shape {images.shape} found; a VGG network halves them five times, and "
-                "expects [B, H, W, C] with H and W of 32 or more."
-            )
+            raise ValueError(f"images of shape {images.shape} found; expected sides of 32 or more.")
         anatomy = schemes.get(self.scheme).anatomy
         layers = Layers(self, anatomy, train)
         x, index = images, 0

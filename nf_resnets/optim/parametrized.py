@@ -9,7 +9,6 @@ import jax
 import optax
 
 from nf_resnets import roles, schemes
-from nf_resnets.optim.groups import refuse_untrainable
 from nf_resnets.parametrization import STANDARD, Factors, Kind
 from nf_resnets.roles import RoleMap, Rules
 from nf_resnets.schemes import Scheme
@@ -37,8 +36,8 @@ def factors(
     if kind not in get_args(Kind):
         raise ValueError(f"kind={kind!r} found; expected one of {', '.join(get_args(Kind))}.")
     role_map = roles.assign(params, rules)
-    of_base = base if isinstance(base, RoleMap) else roles.assign(base, rules)
-    ratios = dict(zip(role_map.leaves, roles.sizes(role_map, of_base, base_depth), strict=True))
+    base_map = base if isinstance(base, RoleMap) else roles.assign(base, rules)
+    ratios = dict(zip(role_map.leaves, roles.sizes(role_map, base_map, base_depth), strict=True))
     parametrization = schemes.get(scheme).parametrization
     return role_map.map(lambda leaf, _: parametrization.factors(ratios[leaf], kind), params)
 
@@ -82,7 +81,6 @@ def parametrized(
     Raises:
       ValueError: if ``kind`` is none of the three, ``base`` lacks a leaf, or the trees do not fit
         the rules; from ``update``, if it is not given the parameters.
-      TypeError: if ``optimizer`` is none of optax, or a leaf is no array.
 
     Source: see :mod:`nf_resnets.parametrization`.
 
@@ -94,21 +92,15 @@ def parametrized(
       >>> round(float(updates["head"]["kernel"][0, 0]), 6)
       -0.025
     """
-    if not isinstance(optimizer, optax.GradientTransformation):
-        raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}; expected one of optax or nf_resnets.optim."
-        )
-    refuse_untrainable(params)
     if schemes.get(scheme).parametrization == STANDARD:
         return optimizer
-    found = factors(params, scheme, base=base, kind=kind, base_depth=base_depth, rules=rules)
+    scales = factors(params, scheme, base=base, kind=kind, base_depth=base_depth, rules=rules)
     flat, _ = jax.tree_util.tree_flatten_with_path(
-        found, is_leaf=lambda each: isinstance(each, Factors)
+        scales, is_leaf=lambda each: isinstance(each, Factors)
     )
     by_path = dict(flat)  # for a part of the tree, as optax.masked passes it on
     if all(each[:3] == (1, 1, 1) for each in by_path.values()):
         return optimizer
-
     optimizer = optax.with_extra_args_support(optimizer)
 
     def scale(tree: Any, name: str, operation: Any = operator.mul) -> Any:
@@ -120,7 +112,7 @@ def parametrized(
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if params is None:
-            raise ValueError("params=None found; expected update(gradients, state, params).")
+            raise ValueError(optax.NO_PARAMS_MSG)
         # Adam's m / (sqrt(v) + eps f) is that of gradients divided by f.
         updates, state = optimizer.update(
             scale(updates, "eps", operator.truediv),

@@ -23,7 +23,6 @@ from jax.sharding import Mesh
 from nf_resnets import data, models, optim, schemes, training
 from nf_resnets.data.order import MOST_STEPS, total_steps
 from nf_resnets.parametrization import STANDARD
-from nf_resnets.roles import Group
 from nf_resnets.sweep.overrides import Overrides
 from nf_resnets.sweep.settings import (
     FIELDS,
@@ -407,7 +406,7 @@ def _schedule(
         "step": lambda: optim.step_decay(peak, drops, factor),
         "constant": lambda: constant,
     }[kind]()
-    return optim.warmup(schedule, warmup_steps, num_steps)
+    return optim.warmup(schedule, warmup_steps)
 
 
 def hyper_of(settings: RunSettings) -> dict[str, float]:
@@ -458,9 +457,6 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
         }
         if settings.nesterov:
             options["nesterov"] = True
-        # Nobody knows what the leaves of another library's network are.
-        if overrides.is_other:
-            options |= {"scalars": Group(), "undecayed": Group()}
         rule, of = optim.OPTIMIZERS[settings.optimizer]
         made = rule(rate, scheme=kind.scheme, **options)
         if kind.relative is not None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from nf_resnets import models
-from nf_resnets.models.attention import CACHE
+from nf_resnets.models.branch import CACHE
 from nf_resnets.translation.vocabulary import BEGIN, END, PADDING
 
 _NEVER = -jnp.inf

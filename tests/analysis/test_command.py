@@ -132,7 +132,7 @@ def test_help_names_every_option(capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "resnet-110"}, "did you mean 'cifar-resnet-110'"),
+        ({"model": "resnet-110"}, "name='resnet-110' found; expected cifar-resnet"),
         ({"model": "wrn-17-1"}, "depth=17 found"),
         ({"model": "vgg-11"}, "expected a residual network for images"),
         ({"scheme": "fixpu"}, "did you mean 'fixup'"),

@@ -223,7 +223,7 @@ def test_without_a_scheme_nothing_is_guessed(make_optimizer, what, ones):
         params = {"features_1": {"kernel": np.ones((2, 2))}, "bias_1": {"vector": np.ones(2)}}
     elif what == "no scalar biases":
         params = {"head": {"kernel": np.ones((2, 2))}, "block": {"multiplier": np.ones(())}}
-    with pytest.raises(ValueError, match="no scheme is given; expected scheme= or scalars= to say"):
+    with pytest.raises(ValueError, match="no scheme is given; expected scheme= to say"):
         make_optimizer().init(params)
 
 

@@ -1,5 +1,6 @@
 """The parts that the largest stable rates are made of."""
 
+import dataclasses
 import math
 
 import jax
@@ -9,7 +10,7 @@ import optax
 import pytest
 
 from experiments import theory_stable_rate
-from nf_resnets import data, models, optim
+from nf_resnets import data, models, optim, schemes
 
 POINT = theory_stable_rate.BASE | {"lowest_log2_rate": -3, "highest_log2_rate": 3}
 
@@ -68,7 +69,8 @@ def test_training_is_that_of_sgd_with_slower_scalars():
 
         return jax.value_and_grad(loss)(params)
 
-    optimizer = optim.sgd(0.1, momentum=0.9, scalar_factor=0.1, scalars=theory_stable_rate.SCALARS)
+    scheme = dataclasses.replace(schemes.get("fixup"), scalars=theory_stable_rate.SCALARS)
+    optimizer = optim.sgd(0.1, momentum=0.9, scheme=scheme)
     state, losses = optimizer.init(params), []
     for batch in batches:
         loss, gradients = gradient(params, batch)

@@ -16,9 +16,9 @@ NINES = "9" * 400
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--model", "wrn-100000000006-1"), "expected numbers of at most 1,000,000"),
-        (("--model", "wrn-16-100000000"), "expected numbers of at most 1,000,000"),
-        (("--model", f"cifar-resnet-{NINES}"), "expected numbers of at most 1,000,000"),
+        (("--model", "wrn-100000000006-1"), "expected cifar-resnet-(6n+2)"),
+        (("--model", "wrn-16-100000000"), "expected cifar-resnet-(6n+2)"),
+        (("--model", f"cifar-resnet-{NINES}"), "expected cifar-resnet-(6n+2)"),
         (("--model", "wrn-16-900000"), "parameters; expected at most"),
         (("--stem-channels", "100000000"), "stem_channels=1e+08 found; expected at most 1,000,000"),
         (("--stem-channels", "999999"), "parameters; expected at most"),

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from nf_resnets import init, models, optim, roles, schemes
-from nf_resnets.models.embedding import sinusoids
+from nf_resnets.models.transformer import sinusoids
 from tests.models.test_published import published_fixup_resnet, published_names
 from tests.models.test_transformer import random_like
 from tests.models.trees import images, quick_jit

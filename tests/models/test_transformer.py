@@ -17,8 +17,7 @@ import optax
 import pytest
 
 from nf_resnets import init, roles, schemes
-from nf_resnets.models.embedding import sinusoids
-from nf_resnets.models.transformer import Layer, Transformer
+from nf_resnets.models.transformer import Layer, Transformer, sinusoids
 from nf_resnets.schemes import Anatomy, BranchConstants, Scheme
 from tests.models.trees import assert_close, quick_jit
 

@@ -1,4 +1,6 @@
-"""Which leaves are Fixup's scalars."""
+"""The groups of schemes, and optimizers of a part of a tree."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -6,12 +8,12 @@ import numpy as np
 import optax
 import pytest
 
-from nf_resnets import models, roles
+from nf_resnets import models, roles, schemes
 from nf_resnets.init import Rules
 from nf_resnets.optim import (
+    UNDECAYED,
     adamw,
     adaptive_clip,
-    decay_mask,
     grouped,
     label_tree,
     muon,
@@ -42,14 +44,6 @@ def test_fixup_scalars_of_a_wide_resnet():
     }
     assert scalars == expected
     assert set(labels.values()) == {"scalar", "weight"}
-
-
-def test_fixup_scalars_of_a_cifar_resnet():
-    labels = labels_of("fixup", models.CifarResNet, 14)
-    names = {path.rpartition("/")[2] for path, label in labels.items() if label == "scalar"}
-    assert names == {
-        "bias_stem", "bias_1a", "bias_1b", "bias_2a", "bias_2b", "multiplier", "bias_head"
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("scheme", ["skipinit", "batchnorm", "groupnorm", "plain"])
@@ -87,57 +81,29 @@ def test_optax_takes_the_labels():
     assert float(updates["bias_head"]) == 3 and updates["head"]["kernel"].tolist() == [[2, 2]] * 2
 
 
-def test_rescalenet_decays_weights_alone():
+def test_decay_passes_the_undecayed_leaves_by():
     network = models.CifarResNet(depth=14, scheme="rescalenet", stem_channels=4)
     images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
     params = jax.eval_shape(network.init, jax.random.key(0), images)["params"]
-    flat, treedef = jax.tree_util.tree_flatten_with_path(decay_mask(params))
-    assert treedef == jax.tree.structure(params)
-    decayed = {"/".join(key.key for key in path) for path, decays in flat if decays}
-    kernels = {"/".join(key.key for key in path) for path, _ in flat if path[-1].key == "kernel"}
-    assert decayed == kernels and "head/kernel" in kernels
-    assert {path[-1].key for path, decays in flat if not decays} == {"vector", "multiplier", "bias"}
-
-
-def test_without_leaves_that_are_exempt_all_decay():
-    params = {"head": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "bias_head": jnp.ones(())}
-    assert all(jax.tree.leaves(decay_mask(params, undecayed=Group())))
-    one = decay_mask(params, undecayed=Group((Role.SCALAR_BIAS,), bias_vectors=(Role.HEAD,)))
-    assert one == {"head": {"kernel": True, "bias": False}, "bias_head": False}
-    one = decay_mask(params, undecayed=Group((Role.SCALAR_BIAS,)))
-    assert one == {"head": {"kernel": True, "bias": True}, "bias_head": False}
+    ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), params)
+    zeros = jax.tree.map(jnp.zeros_like, ones)
+    optimizer = grouped(optax.add_decayed_weights(1.0), "rescalenet")
+    updates, _ = optimizer.update(zeros, optimizer.init(ones), ones)
+    flat, _ = jax.tree_util.tree_flatten_with_path(updates)
+    decays = {True: set(), False: set()}
+    for path, update in flat:
+        decays[bool(update.any())].add(path[-1].key)
+    assert decays == {True: {"kernel"}, False: {"vector", "multiplier", "bias"}}
 
 
 def test_vectors_that_no_rule_names_are_taken_for_biases():
     layer = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
     params = {"block_1": {"fc_1": layer, "fc_2": layer}, "table": jnp.ones((3, 2))}
     rules = Rules(branch=r"block_(\d+)/fc_(\d+)/kernel", keep="table")
-    decays = {"kernel": True, "bias": False}
-    expected = {"block_1": {"fc_1": decays, "fc_2": decays}, "table": True}
-    assert decay_mask(params, rules) == expected
-
-
-@pytest.mark.parametrize("leaf", [jax.nn.relu, jnp.int32(3), np.zeros(2, bool), jax.random.key(0)])
-def test_what_has_no_gradient_is_told_of(leaf):
-    """An integer without a gradient would still decay."""
-    params = {"block_1": {"fc_1": jnp.ones((2, 2)), "act": leaf}}
-    rules = Rules(branch=r"block_(\d+)/fc_(\d+)")
-    for make in (sgd, adamw, muon):
-        with pytest.raises(TypeError, match="leaf 'block_1/act' of params is a .*equinox.filter"):
-            make(0.1, rules=rules).init(params)
-    with pytest.raises(TypeError, match="leaf 'block_1/act' of params is a .*equinox.filter"):
-        parametrized(optax.sgd(0.1), params, "mup", base=params, kind="sgd", rules=rules)
-
-
-@pytest.mark.parametrize("wrong", [(Role.ALPHA,), [Role.ALPHA], Role.ALPHA])
-def test_what_is_no_group_of_leaves_is_refused(wrong):
-    params = {"stem": {"kernel": jnp.ones((3, 3, 3, 4))}}
-    with pytest.raises(TypeError, match=r"^scalars is a \w+; expected an optim.Group, such as"):
-        label_tree(params, scalars=wrong)
-    with pytest.raises(TypeError, match=r"^undecayed is a \w+; expected an optim.Group"):
-        decay_mask(params, undecayed=wrong)
-    with pytest.raises(TypeError, match="scalars is a"):
-        sgd(0.1, scheme="fixup", scalars=wrong).init(params)
+    leaves = roles.assign(params, rules).leaves
+    assert {leaf.path.split("/")[-1] for leaf in leaves if leaf not in UNDECAYED} == {
+        "kernel", "table"
+    }  # fmt: skip
 
 
 BLOCK = {"conv_1": jnp.ones((2, 2)), "conv_2": jnp.ones((2, 2)), "gain": jnp.ones(())}
@@ -188,21 +154,12 @@ def test_an_optimizer_of_a_part_of_the_tree_does_there_what_it_does_in_the_whole
 
 def test_the_groups_of_any_optimizer():
     """A tenth of the rate and no decay, for an optimizer that knows nothing of groups."""
-    options = {"scalars": Group((Role.MULTIPLIER,)), "undecayed": Group((Role.HEAD,))}
-    optimizer = grouped(optax.adamw(0.5, weight_decay=0.2), rules=NET_RULES, **options)
+    scheme = dataclasses.replace(
+        schemes.get("fixup"), scalars=Group((Role.MULTIPLIER,)), undecayed=Group((Role.HEAD,))
+    )
+    optimizer = grouped(optax.adamw(0.5, weight_decay=0.2), scheme, NET_RULES)
     updates, _ = optimizer.update(NET, optimizer.init(NET), NET)
     # Half a unit in the last place of 1, over 1 - b2.
     np.testing.assert_allclose(updates["block_1"]["gain"], -0.05 * 1.2, rtol=6e-5)
     np.testing.assert_allclose(updates["head"], np.full((2, 3), -0.5), rtol=6e-5)
     np.testing.assert_allclose(updates["stem"], np.full((2, 2), -0.6), rtol=6e-5)
-
-
-def test_the_factor_meets_the_rate_and_not_the_update():
-    """Committed rows are rounded so; of these numbers the other order differs in the last place."""
-    tree, rate = {"bias_head": jnp.float32(1 / 37)}, jnp.float32(0.3)
-    expected = np.float32(0.1) * np.float32(rate) * tree["bias_head"]
-    assert expected != np.float32(0.1) * (rate * tree["bias_head"])
-    for given in (rate, lambda step: rate):
-        optimizer = sgd(given, scheme="fixup", momentum=0.0)
-        updates, _ = optimizer.update(tree, optimizer.init(tree), tree)
-        assert updates["bias_head"] == -expected

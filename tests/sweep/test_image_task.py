@@ -91,7 +91,7 @@ def test_a_gradient_is_clipped_and_the_limit_is_data():
         ({"scheme": "layernorm_pre"}, "layernorm_pre"),
         ({"scheme": "t_fixup"}, "t_fixup"),
         ({"model": "wrn-11-1"}, "11"),
-        ({"model": "resnet-110"}, "did you mean 'cifar-resnet-110'?"),
+        ({"model": "resnet-110"}, "name='resnet-110' found; expected cifar-resnet"),
         ({"model": "transformer-6"}, "expected a network for images"),
         ({"dataset": "digit"}, "digits"),
         ({"alpha": 0.5}, "alpha=0.5 found, but scheme='fixup' has no alpha, nor has another"),

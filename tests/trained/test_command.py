@@ -141,7 +141,7 @@ def test_mistakes_end_with_a_sentence(home, tmp_path, capsys):
         (tuned(dataset="digit"), "did you mean 'digits'"),
         (tuned(model="wrn-10-1"), "--model wrn-10-1 found; expected none, for the network is that"),
         (wanted(tmp_path / "x", dataset="digit"), "did you mean 'digits'"),
-        (wanted(tmp_path / "x", model="resnet-110"), "did you mean 'cifar-resnet-110'"),
+        (wanted(tmp_path / "x", model="resnet-110"), "expected cifar-resnet"),
         (wanted(tmp_path / "x", model="transformer-6"), "expected a network for images"),
         (wanted(tmp_path / "x", model="vgg-16", scheme="plain"), "32 or more"),
         (wanted(tmp_path / "x", scheme="fixupp"), "did you mean 'fixup'"),
