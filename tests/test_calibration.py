@@ -31,12 +31,6 @@ def _chain():
     return params, x
 
 
-def test_init_returns_parameters_only():
-    params, x = _chain()
-    assert set(Chain().init(jax.random.key(0), x)) == {"params"}
-    assert set(params) == {"bias_1", "bias_2", "weight_1", "weight_2"}
-
-
 def test_one_pass_centres_every_layer_on_those_before_it():
     params, x = _chain()
     y, found = Chain().apply({"params": params}, x, mutable=[CENTERING])

@@ -6,30 +6,8 @@ import sys
 
 import pytest
 
-from nf_resnets import __main__ as entry
 from nf_resnets import command_line
 from tests.test_main import run
-
-TYPED = [*sorted({*entry.COMMANDS} - {"experiment"}), "experiment skipinit_lr_batch"]
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("typed", ["", "experiment", *TYPED])
-def test_help_fits_the_terminal(typed, columns, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    assert run(monkeypatch, *typed.split(), "--help") == 0
-    _, *lines = capsys.readouterr().out.splitlines()  # tyro does not break the usage line
-    assert 50 < max(map(len, lines)) <= columns
-    # Of an option that can be left out, the help says what it is and no more.
-    assert not any(word in line for line in lines for word in ("{None}", "None)", "default: )"))
-    titles = [line.split("─ ")[1].split(" ─")[0] for line in lines if line.startswith("╭")]
-    assert len({*titles}) == len(titles) and not any("." in title for title in titles)
-
-
-def test_what_stands_under_a_field_is_broken_where_the_terminal_ends(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "200")
-    assert run(monkeypatch, "train", "--help") == 0
-    assert "of a folder with a folder of images for each class." in capsys.readouterr().out
 
 
 @dataclasses.dataclass(frozen=True)

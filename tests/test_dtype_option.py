@@ -1,30 +1,17 @@
 """The option ``--dtype`` of every command that trains or compiles: one meaning, and other runs."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import pytest
 
 from nf_resnets import data, models
-from nf_resnets.analysis import __main__ as analysis
 from nf_resnets.sweep import image_task
-from nf_resnets.sweep.settings import RunSettings, make
-from nf_resnets.trained import command as trained
+from nf_resnets.sweep.settings import make
 from tests.sweep import small
 
 
 @pytest.fixture(scope="module")
 def digits():
     return data.load("digits")
-
-
-def options_of(command):
-    return {field.name: field.default for field in dataclasses.fields(command)}["dtype"]
-
-
-def test_every_command_has_it_with_one_default():
-    commands = RunSettings, analysis.Options, trained.TrainTranslator
-    assert {options_of(each) for each in commands} == {"float32"}
 
 
 def test_networks_of_a_sweep(digits):
@@ -42,8 +29,3 @@ def test_runs_of_a_sweep_that_compute_in_other_dtypes_are_other_runs():
     rows = [{**plain.settings, "data": plain.data}]
     assert small.make({"dtype": models.DTYPES, "seed": (0,)}).count(rows).total() == 1
     assert small.make({"seed": (0,)}, dtype="bfloat16").count(rows).total() == 0
-
-
-def test_pages_of_other_numbers_go_elsewhere():
-    assert "dtype" not in analysis.settings_of(analysis.Options())
-    assert analysis.settings_of(analysis.Options(dtype="bfloat16"))["dtype"] == "bfloat16"

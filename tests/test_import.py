@@ -1,6 +1,5 @@
 """What importing the library costs, and what it brings along."""
 
-import configparser
 import json
 import os
 import subprocess
@@ -87,12 +86,6 @@ def test_dir_lists_the_public_names_and_all_of_them_are_there():
         assert getattr(nf_resnets, name).__name__ == f"nf_resnets.{name}"
     with pytest.raises(AttributeError, match="module 'nf_resnets' has no attribute 'modles'"):
         nf_resnets.modles  # noqa: B018
-
-
-def test_the_version_is_that_of_the_distribution():
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    assert nf_resnets.__version__ == config["metadata"]["version"]
 
 
 def test_the_citation_has_the_same_version():

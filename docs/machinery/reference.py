@@ -16,7 +16,6 @@ DIRECT = {
     "models.nnx_parts": (
         "FixupNorm",
         "Multiplier",
-        "ResidualScale",
         "ScalarBias",
         "ScaledWSConv",
         "SkipInit",

@@ -8,7 +8,6 @@ from nf_resnets.models.layers import ChannelBias
 from nf_resnets.models.parts import (
     FixupNorm,
     Multiplier,
-    ResidualScale,
     ScalarBias,
     ScaledWSConv,
     SkipInit,
@@ -19,6 +18,6 @@ from nf_resnets.models.vgg import VGG
 
 __all__ = [
     "ARCHITECTURES", "DTYPES", "VGG", "Architecture", "ChannelBias", "CifarResNet", "Dtype",
-    "DynamicTanh", "FixupNorm", "Multiplier", "ResNet", "ResidualScale", "ScalarBias",
+    "DynamicTanh", "FixupNorm", "Multiplier", "ResNet", "ScalarBias",
     "ScaledWSConv", "SkipInit", "Transformer", "WideResNet", "conv", "dtype_of", "make",
 ]  # fmt: skip

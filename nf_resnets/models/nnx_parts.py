@@ -15,7 +15,6 @@ from flax import nnx
 from nf_resnets.models.conv import conv
 from nf_resnets.models.dtypes import added, scaled
 from nf_resnets.models.layers import STANDARDIZATIONS, he_fan_out, standardized_kernel
-from nf_resnets.models.parts import times
 
 
 class ScalarBias(nnx.Module):
@@ -89,17 +88,6 @@ class SkipInit(nnx.Module):
         return scaled(branch, self.alpha[...])
 
 
-class ResidualScale(nnx.Module):
-    """As :class:`nf_resnets.models.ResidualScale`, with the two constants as arguments."""
-
-    def __init__(self, residual: float = 1.0, identity: float = 1.0) -> None:
-        self.residual, self.identity = float(residual), float(identity)
-
-    def __call__(self, shortcut: jax.Array, branch: jax.Array) -> jax.Array:
-        """Two arrays of one shape to their sum."""
-        return times(shortcut, self.identity) + times(branch, self.residual)
-
-
 class ScaledWSConv(nnx.Module):
     """As :class:`nf_resnets.models.ScaledWSConv`, but with ``in_features`` and ``rngs``.
 
@@ -140,4 +128,4 @@ class ScaledWSConv(nnx.Module):
         return y
 
 
-__all__ = ["FixupNorm", "Multiplier", "ResidualScale", "ScalarBias", "ScaledWSConv", "SkipInit"]
+__all__ = ["FixupNorm", "Multiplier", "ScalarBias", "ScaledWSConv", "SkipInit"]

@@ -104,30 +104,6 @@ class SkipInit(nn.Module):
         return scaled(branch, learnt_scalar(self, "alpha", self.alpha))
 
 
-class ResidualScale(nn.Module):
-    """The sum of both paths times constants: ``identity * shortcut + residual * branch``.
-
-    Those of the k-th branch of RescaleNet are at ``[k - 1]`` of
-    ``schemes.get("rescalenet").constants(L)``. It has no parameters.
-
-    Source: Shao et al., NeurIPS 2020, section 4.
-
-    Example:
-      >>> from nf_resnets import schemes
-      >>> constants = schemes.get("rescalenet").constants(16)
-      >>> last = ResidualScale(constants.residual[15], constants.identity[15])
-      >>> float(last.apply({}, 1.0, 0.0) ** 2)  # 31 / 32
-      0.96875
-    """
-
-    residual: Any = 1.0
-    identity: Any = 1.0
-
-    def __call__(self, shortcut: jax.Array, branch: jax.Array) -> jax.Array:
-        """Two arrays of one shape to their sum."""
-        return times(shortcut, self.identity) + times(branch, self.residual)
-
-
 class ScaledWSConv(nn.Module):
     """A convolution of odd size with scaled standardised weights, padded alike on all sides.
 
@@ -186,6 +162,6 @@ def times(x: jax.Array, constant: Any) -> jax.Array:
 
 
 __all__ = [
-    "FixupNorm", "Multiplier", "ResidualScale", "ScalarBias", "ScaledWSConv", "SkipInit",
+    "FixupNorm", "Multiplier", "ScalarBias", "ScaledWSConv", "SkipInit",
     "learnt_scalar", "shifted", "times",
 ]  # fmt: skip

@@ -4,24 +4,6 @@ import re
 
 import jax
 import numpy as np
-import optax
-
-from tests.models.trees import quick_jit
-
-
-def logits_and_grads(model, variables, x, labels):
-    """Logits, the gradient of the mean cross-entropy, and the new running statistics."""
-    stats = variables.get("batch_stats", {})
-
-    def loss_fn(params):
-        logits, updated = model.apply(
-            {"params": params, "batch_stats": stats}, x, train=True, mutable=["batch_stats"]
-        )
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        return losses.mean(), (logits, updated.get("batch_stats", {}))
-
-    grads, (logits, updated) = quick_jit(jax.grad(loss_fn, has_aux=True))(variables["params"])
-    return logits, grads, updated
 
 
 def numpy_conv(x, kernel, stride):

@@ -58,10 +58,6 @@ def test_wide_resnets_have_their_published_millions(depth, width, published):
     assert found / 1e6 == pytest.approx(published, abs=0.051)
 
 
-def test_wrn_28_10_to_the_parameter():
-    assert count(WideResNet(depth=28, width=10, scheme="batchnorm")) == 36_479_194
-
-
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("depth", "published"),
@@ -78,42 +74,12 @@ def test_resnets_for_imagenet_to_the_parameter(depth, published):
     assert count(ResNet(depth, "batchnorm")) == published
 
 
-@pytest.mark.parametrize(("depth", "published"), [(50, 68_883_240), (101, 126_886_696)])
-def test_wide_resnets_for_imagenet_to_the_parameter(depth, published):
-    """As torchvision's wide_resnet50_2 and wide_resnet101_2."""
-    assert count(ResNet(depth, "batchnorm", width=2)) == published
-
-
-def test_resnet_50_version_2():
-    """Version 1's, but for the norms: before instead of after, and none on shortcuts or the stem.
-
-    Each block has its input's, in place of its output's; the last map's is the head's.
-    """
-    widths, sizes = (256, 512, 1024, 2048), (3, 4, 6, 3)
-    after = 64 + sum((n + 1) * c for n, c in zip(sizes, widths, strict=True))
-    inputs = 64 + sum(n * c for n, c in zip(sizes, widths, strict=True)) - 2048
-    before = inputs + 2048
-    found = count(ResNet(50, "batchnorm", version=2))
-    assert found == 25_557_032 + 2 * (before - after)
-
-
 @pytest.mark.parametrize(
     ("depth", "published"), [(11, 132_863_336), (13, 133_047_848), (16, 138_357_544)]
 )
 def test_vgg_to_the_parameter(depth, published):
     """As torchvision's, which has a bias vector in every layer."""
     assert count(VGG(depth, "plain"), side=224) == published
-
-
-def test_vgg_19():
-    published = 143_667_240
-    assert count(VGG(19, "plain"), side=224) == published
-    # BatchNorm replaces each convolution's bias vector by two; torchvision keeps it.
-    channels = 2 * 64 + 2 * 128 + 4 * 256 + 8 * 512
-    assert count(VGG(19, "batchnorm"), side=224) == published + channels
-    # RescaleNet's stand before all layers but the first, and the head keeps its vector; the first
-    # dense layer's are its map's 512 channels, as the last convolution's vector is.
-    assert count(VGG(19, "rescalenet"), side=224) == published
 
 
 def test_fixup_resnet_50_adds_seven_scalars_to_each_branch():
@@ -132,15 +98,6 @@ def test_fixup_resnet_50_adds_seven_scalars_to_each_branch():
 
 
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))  # blocks, channels inside
-
-
-@pytest.mark.parametrize("depth", [50, 101, 152])
-def test_the_shortcut_of_a_resnet_has_six_layers(depth):
-    """Footnote 1 of the Fixup paper: the stem, four down-sampling layers, the head."""
-    outside = (roles.Role.STEM, roles.Role.SHORTCUT, roles.Role.HEAD)
-    leaves = roles.assign(shapes(ResNet(depth, "fixup"))["params"]).leaves
-    found = [leaf.role for leaf in leaves if leaf.role in outside and leaf.path.endswith("kernel")]
-    assert [found.count(role) for role in outside] == [1, 4, 1]
 
 
 @pytest.mark.parametrize("network", [CifarResNet(depth=20), WideResNet(depth=22, width=2)])
@@ -220,25 +177,13 @@ def test_logits_are_float32_whatever_is_computed_in(network, scheme):
     assert {a.dtype for a in stages} == {jnp.dtype(jnp.bfloat16)}
 
 
-@pytest.mark.parametrize("depth", [-4, 0, 2, 7, 9, 18, 22, 112])
+@pytest.mark.parametrize("depth", [2, 9, 22])
 def test_refuses_depths_that_are_not_6n_plus_2(depth):
     with pytest.raises(ValueError, match=rf"depth={depth} found; a CIFAR ResNet has 6n \+ 2"):
         CifarResNet(depth=depth)
 
 
-@pytest.mark.parametrize("depth", [-2, 0, 4, 9, 11, 20, 110, 9998])
+@pytest.mark.parametrize("depth", [4, 11, 20])
 def test_refuses_depths_that_are_not_6n_plus_4(depth):
     with pytest.raises(ValueError, match=rf"depth={depth} found; a WRN-n-k has n = 6N \+ 4"):
         WideResNet(depth=depth)
-
-
-@pytest.mark.parametrize("width", [0, -1])
-def test_refuses_widths_below_one(width):
-    with pytest.raises(ValueError, match=f"width={width} found; expected k >= 1"):
-        WideResNet(depth=16, width=width)
-
-
-@pytest.mark.parametrize("network", [CifarResNet, WideResNet])
-def test_refuses_an_unknown_scheme_at_once(network):
-    with pytest.raises(ValueError, match="'fixup'"):
-        network(depth=20 if network is CifarResNet else 22, scheme="fixupp")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import schemes, training
+from nf_resnets import schemes
 from nf_resnets.models import CifarResNet, WideResNet
 from nf_resnets.models.layers import dropout
 from tests.models.trees import quick_jit
@@ -28,11 +28,6 @@ def test_numbers_are_dropped_or_divided():
     assert np.mean(found == 0) == pytest.approx(0.6, abs=0.014)
     # Every example has a mask of its own.
     assert len({row.tobytes() for row in found}) == 400
-
-
-def test_a_key_is_asked_for():
-    with pytest.raises(ValueError, match="keys=None found; a network with dropout needs one"):
-        dropout(jnp.ones((2, 3)), None, 0.5)
 
 
 @pytest.mark.parametrize("network", [CifarResNet(depth=8), WideResNet(depth=10)], ids=str)
@@ -69,22 +64,3 @@ def test_channels_are_dropped_in_the_last_two_stages_only():
     one, other = branches(jax.random.key(0)), branches(jax.random.key(1))
     same = [bool((a == b).all()) for a, b in zip(one, other, strict=True)]
     assert same == [True, False, False]
-
-
-@pytest.mark.slow
-def test_two_devices_drop_what_one_drops():
-    model = small.wide_resnet(DROPPING)
-    rows = {}
-    for devices in (1, 2):
-        mesh = small.mesh_of(1, devices)
-        steps = training.make_train_steps(
-            training.train_apply(model, shards=devices),
-            small.sgd,
-            mesh,
-            batch_size=16,
-        )
-        state = small.state_of(small.he_variables(model))
-        _, curve = small.train(steps, [state], small.split(), mesh, num_steps=3)
-        rows[devices] = curve["loss"]
-    # Means over the batch in another order, three steps of float32.
-    np.testing.assert_allclose(rows[1], rows[2], rtol=2e-6)

@@ -63,11 +63,6 @@ def test_activations_are_kept_in_bfloat16(name, scheme):
     assert len(wide) <= (3 if name == "transformer" else 0), wide
 
 
-def test_float32_networks_keep_float32():
-    found = activations("wrn", "batchnorm", "float32")
-    assert not any(leaf.dtype == jnp.bfloat16 for leaf in found)
-
-
 def test_recomputed_blocks_keep_bfloat16_too():
     found = activations("wrn", "batchnorm", "bfloat16", remat=True)
     assert {leaf.dtype.name for leaf in found} == {"bfloat16", "bool"}
@@ -88,8 +83,3 @@ def test_norms_of_bfloat16_have_the_gradients_of_float32(norm):
     assert found.dtype == jnp.bfloat16
     off = jnp.linalg.norm(found.astype(jnp.float32) - exact) / jnp.linalg.norm(exact)
     assert off < 0.02
-
-
-def test_other_dtypes_are_refused():
-    with pytest.raises(ValueError, match="dtype='float16' found; expected float32 or bfloat16."):
-        models.dtype_of("float16")

@@ -16,7 +16,6 @@ from nf_resnets import init, schemes
 from nf_resnets.models import ResNet, conv
 from nf_resnets.models.blocks import Layers
 from nf_resnets.models.layers import max_pool
-from tests.models.reference import torch_names
 from tests.models.trees import assert_close, block_trees, images, quick_jit, random_variables
 
 # Of the largest logit: float32's rounding on both sides, through 26 layers; seen: 1e-6.
@@ -112,100 +111,6 @@ def test_same_padding_of_the_pool():
 # --- timm's ------------------------------------------------------------------------------------
 
 
-def timm_nf_resnet(torch):
-    """After ``timm/models/nfnet.py`` (``nf_resnet26``) and ``timm/layers/std_conv.py``."""
-    nn, functional = torch.nn, torch.nn.functional
-
-    class ScaledStdConv2d(nn.Conv2d):
-        def __init__(self, c_in, c_out, size, stride=1):
-            super().__init__(c_in, c_out, size, stride=stride, padding=size // 2, bias=True)
-            self.gain = nn.Parameter(torch.ones(c_out, 1, 1, 1))
-
-        def forward(self, x):
-            flat = self.weight.reshape(1, self.out_channels, -1)
-            scale = (self.gain * GAMMA * flat.shape[-1] ** -0.5).view(-1)
-            weight = functional.batch_norm(
-                flat, None, None, weight=scale, training=True, momentum=0.0, eps=1e-5
-            ).reshape_as(self.weight)
-            return functional.conv2d(x, weight, self.bias, self.stride, self.padding)
-
-    class Downsample(nn.Module):
-        def __init__(self, c_in, c_out, stride):
-            super().__init__()
-            pool = nn.AvgPool2d(2, stride, ceil_mode=True, count_include_pad=False)
-            self.pool = pool if stride > 1 else nn.Identity()
-            self.conv = ScaledStdConv2d(c_in, c_out, 1)
-
-        def forward(self, x):
-            return self.conv(self.pool(x))
-
-    class Block(nn.Module):
-        def __init__(self, c_in, c_out, stride, beta):
-            super().__init__()
-            self.beta, inner = 1 / beta, c_out // 4
-            changes = stride > 1 or c_in != c_out
-            self.downsample = Downsample(c_in, c_out, stride) if changes else None
-            self.conv1 = ScaledStdConv2d(c_in, inner, 1)
-            self.conv2 = ScaledStdConv2d(inner, inner, 3, stride)
-            self.conv3 = ScaledStdConv2d(inner, c_out, 1)
-
-        def forward(self, x):
-            out = torch.relu(x) * self.beta
-            skip = x if self.downsample is None else self.downsample(out)
-            out = self.conv2(torch.relu(self.conv1(out)))
-            return self.conv3(torch.relu(out)) * ALPHA + skip
-
-    class Network(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.stem, self.layers = ScaledStdConv2d(3, 4, 7, 2), nn.ModuleDict()
-            c_in, of_branch = 4, iter(betas())
-            for stage in (1, 2, 3, 4):
-                blocks, c_out = [], 16 * 2 ** (stage - 1)
-                for index in range(2):
-                    stride = 2 if stage > 1 and index == 0 else 1
-                    blocks.append(Block(c_in, c_out, stride, next(of_branch)))
-                    c_in = c_out
-                setattr(self, f"layer{stage}", nn.Sequential(*blocks))
-            self.fc = nn.Linear(c_in, 10)
-
-        def forward(self, x):
-            x = functional.max_pool2d(self.stem(x), 3, 2, 1)
-            for stage in (1, 2, 3, 4):
-                x = getattr(self, f"layer{stage}")(x)
-            return self.fc(torch.relu(x).mean((2, 3)))
-
-    return Network().double()
-
-
-NAMES = {
-    r"conv_(\d)": r"conv\1",
-    r"\.shortcut\.": ".downsample.conv.",
-    r"^head\.": "fc.",
-    r"\.kernel$": ".weight",
-}
-
-
-@pytest.mark.parametrize("side", [64, pytest.param(50, marks=pytest.mark.slow)])
-def test_matches_timms_network(side):
-    torch = pytest.importorskip("torch")
-    model = model_of("nf_resnet_timm")
-    params, x = random_variables(model, 0)["params"], images(1, 2, side, side, 3)
-    # So small that it counts where epsilon stands.
-    params = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: 0.01 * leaf if path[-1].key == "kernel" else leaf, params
-    )
-    named = torch_names({"params": params}, NAMES)
-    for name, leaf in named.items():
-        if name.endswith(".gain"):
-            named[name] = leaf.reshape(-1, 1, 1, 1)
-    network = timm_nf_resnet(torch)
-    network.load_state_dict({name: torch.tensor(leaf) for name, leaf in named.items()})
-    with torch.no_grad():
-        expected = network(torch.tensor(np.float64(x).transpose(0, 3, 1, 2))).numpy()
-    assert_close(quick_jit(model.apply)({"params": params}, x), expected, ROUNDING)
-
-
 def test_standardised_kernels_of_each_code():
     """In NumPy, where torch is not: small weights, for which epsilon counts."""
     kernel = 0.02 * images(3, 3, 3, 4, 8).astype("f8")
@@ -265,8 +170,3 @@ def _with_alphas(params):
         name: {part: block(part, p) for part, p in tree.items()} if "stage" in name else tree
         for name, tree in params.items()
     }
-
-
-def test_a_code_that_is_not_known_is_refused():
-    with pytest.raises(ValueError, match=r"standardized='paper'\) found; expected False, True, 'd"):
-        schemes.Anatomy(standardized="paper")

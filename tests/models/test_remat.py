@@ -29,7 +29,6 @@ class Block(nn.Module):
     """All that a block may have, and no convolution: it compiles in no time."""
 
     stride: int
-    dropped: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array, constants: BranchConstants) -> jax.Array:
@@ -41,15 +40,13 @@ class Block(nn.Module):
         if not self.is_initializing():
             mean.value = 0.9 * mean.value + 0.1 * h.mean(axis=0)
         h = h - mean.value.reshape(1, -1)
-        if self.dropped:
-            h = nn.Dropout(0.3, deterministic=False)(h)
         return merge(self, constants.identity * x, constants.residual * h)
 
 
 @functools.cache
-def everything(num_blocks: int, *, mutable: tuple[str, ...], dropped: bool = False, **options: Any):
+def everything(num_blocks: int, *, mutable: tuple[str, ...], **options: Any):
     """Output, gradients (of parameters, input and perturbations) and all that the blocks wrote."""
-    stage = Stage(partial(Block, dropped=dropped), num_blocks=num_blocks, stride=1, **options)
+    stage = Stage(Block, num_blocks=num_blocks, stride=1, **options)
     rng = np.random.default_rng(num_blocks)
     x = rng.standard_normal((6, 4), dtype=np.float32)
     constants = BranchConstants(
@@ -76,7 +73,6 @@ def everything(num_blocks: int, *, mutable: tuple[str, ...], dropped: bool = Fal
             x,
             constants,
             mutable=mutable,
-            rngs={"dropout": jax.random.key(7)},
         )
         return jnp.sin(y).sum(), (y, written)
 
@@ -89,7 +85,7 @@ def everything(num_blocks: int, *, mutable: tuple[str, ...], dropped: bool = Fal
 def test_groups_compute_what_a_loop_computes(num_blocks):
     """Values, gradients, running statistics and activations, with each block's own numbers."""
     found, expected = (
-        everything(num_blocks, mutable=("batch_stats", TAPS), dropped=True, remat=remat)
+        everything(num_blocks, mutable=("batch_stats", TAPS), remat=remat)
         for remat in (True, False)
     )
     assert_close(found, expected, TOLERANCE)
@@ -100,7 +96,7 @@ def test_groups_compute_what_a_loop_computes(num_blocks):
 
 @pytest.mark.parametrize("unroll", [3, pytest.param(17, marks=pytest.mark.slow)])
 def test_unrolled_groups_compute_what_a_loop_computes(unroll):
-    options = {"mutable": ("batch_stats", TAPS), "dropped": True}
+    options = {"mutable": ("batch_stats", TAPS)}
     found = everything(18, **options, remat=True, unroll=unroll)
     expected = everything(18, **options, remat=False)
     assert_close(found, expected, TOLERANCE)
@@ -114,13 +110,6 @@ def test_groups_calibrate_what_a_loop_calibrates():
     )
     assert set(expected[1][1]) == {"batch_stats", *collections}
     assert_close(found, expected, TOLERANCE)
-
-
-def test_every_block_of_a_group_drops_its_own():
-    """Where all blocks drop alike, what a block adds is zero in the same places."""
-    _, (_, written) = everything(18, mutable=("batch_stats", TAPS), dropped=True, remat=True)
-    dropped = np.asarray(written[TAPS]["rest"]["branch"] == 0)
-    assert len({mask.tobytes() for mask in dropped}) == 17
 
 
 def test_the_loop_is_the_blocks_one_after_another():
@@ -183,9 +172,3 @@ def test_memory_grows_as_the_square_root_of_the_depth():
     assert long <= 2 * (KEPT_IN_BLOCK * 1024) ** 0.5 + 20
     # Without, each block keeps what enters its two convolutions, and two ReLU masks of a byte.
     assert kept_images(1024) >= 2.5 * 1024
-
-
-@pytest.mark.slow
-def test_a_remainder_needs_no_more_memory():
-    """1021 is a prime: 51 groups of 20, and one block."""
-    assert kept_images(1021, remat=True) <= 1.25 * kept_images(1024, remat=True)

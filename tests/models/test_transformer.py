@@ -1,4 +1,4 @@
-"""The Transformer against independent references: NumPy, torch's layers, the published Fixup model.
+"""The Transformer against an independent reference in NumPy.
 
 Every parameter is random, the scalars too. The references compute in float64, so that a difference
 is our float32's rounding: 6e-8 a sum, which grows with the number of layers and with cancellation,
@@ -17,8 +17,8 @@ import optax
 import pytest
 
 from nf_resnets import init, roles, schemes
-from nf_resnets.models.transformer import Layer, Transformer, sinusoids
-from nf_resnets.schemes import Anatomy, BranchConstants, Scheme
+from nf_resnets.models.transformer import Transformer
+from nf_resnets.schemes import Anatomy, Scheme
 from tests.models.trees import assert_close, quick_jit
 
 VALUES = 1e-5  # of the largest entry; seen: 2e-6
@@ -97,9 +97,6 @@ def compiled(model):
 
 def logits_of(model, params, source=SOURCE, target=TARGET):
     return np.asarray(compiled(model)(params, source, target))
-
-
-# --- NumPy -------------------------------------------------------------------------------------
 
 
 def numpy_norm(p, x):
@@ -198,273 +195,6 @@ def test_the_model_matches_numpy(scheme):
     )
 
 
-# --- torch's own layers ------------------------------------------------------------------------
-
-
-def our_layer(scheme, *, cross):
-    """A layer with LayerNorm, its random parameters and inputs."""
-    layer = Layer(num_heads=HEADS, d_ff=D_FF, anatomy=scheme.anatomy, cross=cross)
-    rng = np.random.default_rng(3)
-    x = rng.standard_normal((2, 5, D), dtype=np.float32)
-    memory = rng.standard_normal((2, 7, D), dtype=np.float32)
-    padded = np.arange(7) >= np.array([[7], [4]])
-    if cross:
-        mask = np.tri(5, dtype=bool)[None, None]
-        inputs = (x, mask, BranchConstants(), memory, ~padded[:, None, None])
-    else:
-        inputs = (memory, ~padded[:, None, None], BranchConstants())
-    shapes = jax.eval_shape(layer.init, jax.random.key(0), *inputs)["params"]
-    return layer, random_like(shapes, 4), inputs, padded
-
-
-def torch_names(params, *, cross):
-    """Our parameters of a layer under the names, and in the layouts, of torch's."""
-    flat = {}
-    attentions = {"self_attn": "attention"}
-    if cross:
-        attentions["multihead_attn"] = "cross_attention"
-    norms = [*attentions.values(), "feed_forward"]
-    for theirs, ours in attentions.items():
-        p = params[ours]
-        for kind, name in (("kernel", "weight"), ("bias", "bias")):
-            three = [np.asarray(p[layer][kind]).T for layer in ("query", "key", "value")]
-            flat[f"{theirs}.in_proj_{name}"] = np.concatenate(three)
-            flat[f"{theirs}.out_proj.{name}"] = np.asarray(p["out"][kind]).T
-    for j in (1, 2):
-        p = params["feed_forward"][f"linear_{j}"]
-        flat |= {f"linear{j}.weight": p["kernel"].T, f"linear{j}.bias": p["bias"]}
-    for number, ours in enumerate(norms, start=1):
-        p = params[ours]["norm"]
-        flat |= {f"norm{number}.weight": p["scale"], f"norm{number}.bias": p["bias"]}
-    return {name: np.array(value, np.float64) for name, value in flat.items()}
-
-
-@pytest.mark.parametrize("scheme", [PRE, POST], ids=["pre", "post"])
-@pytest.mark.parametrize("cross", [False, True], ids=["encoder", "decoder"])
-def test_layers_with_norm_match_torch(scheme, cross):
-    torch = pytest.importorskip("torch")
-    layer, params, inputs, padded = our_layer(scheme, cross=cross)
-    cls = torch.nn.TransformerDecoderLayer if cross else torch.nn.TransformerEncoderLayer
-    theirs = cls(D, HEADS, D_FF, dropout=0.0, batch_first=True, norm_first=scheme is PRE).double()
-    state = torch_names(params, cross=cross)
-    theirs.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
-
-    activations = [torch.from_numpy(a.astype(float)).requires_grad_() for a in inputs[::3]]
-    if cross:
-        future = torch.from_numpy(~np.tri(5, dtype=bool))
-        masks = {"tgt_mask": future, "memory_key_padding_mask": torch.from_numpy(padded)}
-    else:
-        masks = {"src_key_padding_mask": torch.from_numpy(padded)}
-    expected = theirs(*activations, **masks)
-    # A random direction, for the sum over a normalised vector has no gradient.
-    direction = np.random.default_rng(5).standard_normal(expected.shape)
-    (expected * torch.from_numpy(direction)).sum().backward()
-
-    def loss_fn(params, activations):
-        x, mask, constants, *rest = inputs
-        arguments = (activations[0], mask, constants, *activations[1:], *rest[1:])
-        y = layer.apply({"params": params}, *arguments)
-        return (y * direction).sum(), y
-
-    ours = quick_jit(jax.grad(loss_fn, argnums=(0, 1), has_aux=True))
-    (grads, input_grads), y = ours(params, list(inputs[::3]))
-    assert_close(y, expected.detach().numpy(), VALUES)
-    assert_close(input_grads, [a.grad.numpy() for a in activations], GRADIENTS)
-    their_grads = {name: p.grad.numpy() for name, p in theirs.named_parameters()}
-    assert_close(torch_names(grads, cross=cross), their_grads, GRADIENTS)
-
-
-# --- the published Fixup Transformer -----------------------------------------------------------
-
-
-def published_fixup_transformer(torch, layers):
-    """The structure of the authors' release: where it shifts, scales and multiplies.
-
-    Time stands before batch there, and query, key and value are one matrix.
-    """
-    nn = torch.nn
-
-    class Shift(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.bias = nn.Parameter(torch.zeros(1))
-
-        def forward(self, x):
-            return x - self.bias
-
-    class Scale(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(1))
-
-        def forward(self, x):
-            return x * self.weight
-
-    class Attention(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.in_proj_weight = nn.Parameter(torch.zeros(3 * D, D))
-            self.out_proj = nn.Linear(D, D, bias=False)
-
-        def forward(self, x, source, forbidden):
-            query, key, value = self.in_proj_weight.chunk(3)
-
-            def heads(weight, values):
-                y = values @ weight.T
-                return y.reshape(len(y), -1, D // HEADS).transpose(0, 1)
-
-            q, k, v = heads(query, x), heads(key, source), heads(value, source)
-            scores = q * (D // HEADS) ** -0.5 @ k.transpose(1, 2)
-            scores = scores.masked_fill(forbidden.repeat_interleave(HEADS, 0), float("-inf"))
-            y = scores.softmax(-1) @ v
-            return self.out_proj(y.transpose(0, 1).reshape(x.shape))
-
-    class EncoderLayer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.self_attn = Attention()
-            self.fc1 = nn.Linear(D, D_FF, bias=False)
-            self.fc2 = nn.Linear(D_FF, D, bias=False)
-            self.shift0, self.shift1, self.shift2, self.shift3 = (Shift() for _ in range(4))
-            self.scale0, self.scale1 = Scale(), Scale()
-
-        def forward(self, x, forbidden):
-            h = self.shift0(x)
-            x = x + self.scale0(self.self_attn(h, h, forbidden))
-            h = torch.relu(self.shift2(self.fc1(self.shift1(x))))
-            return x + self.scale1(self.fc2(self.shift3(h)))
-
-    class DecoderLayer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.self_attn, self.encoder_attn = Attention(), Attention()
-            self.fc1 = nn.Linear(D, D_FF, bias=False)
-            self.fc2 = nn.Linear(D_FF, D, bias=False)
-            self.shift0, self.shift1, self.shift2, self.shift3, self.shift4 = (
-                Shift() for _ in range(5)
-            )
-            self.scale0, self.scale1, self.scale2 = (Scale() for _ in range(3))
-
-        def forward(self, x, memory, future, forbidden):
-            h = self.shift0(x)
-            x = x + self.scale0(self.self_attn(h, h, future))
-            x = x + self.scale1(self.encoder_attn(self.shift1(x), memory, forbidden))
-            h = torch.relu(self.shift3(self.fc1(self.shift2(x))))
-            return x + self.scale2(self.fc2(self.shift4(h)))
-
-    class Side(nn.Module):
-        def __init__(self, layer, number, vocabulary):
-            super().__init__()
-            self.embed_tokens = nn.Embedding(vocabulary, D, padding_idx=PAD)
-            self.layers = nn.ModuleList(layer() for _ in range(number))
-            self.shift0 = Shift()
-
-        def embed(self, tokens):
-            positions = torch.from_numpy(sinusoids(tokens.shape[1], D).astype(float))
-            return (D**0.5 * self.embed_tokens(tokens) + positions).transpose(0, 1)
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.encoder = Side(EncoderLayer, layers[0], V + 2)
-            self.decoder = Side(DecoderLayer, layers[1], V)
-            self.embed_out = nn.Parameter(torch.zeros(V, D))
-
-        def forward(self, source, target):
-            forbidden = (source == PAD)[:, None]
-            x = self.encoder.embed(source)
-            for layer in self.encoder.layers:
-                x = layer(x, forbidden)
-            memory = self.encoder.shift0(x)
-            future = torch.ones(target.shape[1], target.shape[1]).triu(1).bool()
-            future = future.expand(len(target), -1, -1)
-            x = self.decoder.embed(target)
-            for layer in self.decoder.layers:
-                x = layer(x, memory, future, forbidden)
-            return self.decoder.shift0(x).transpose(0, 1) @ self.embed_out.T
-
-    return Model().double()
-
-
-def published_names(params):
-    """Our tree under the published names; a published bias is subtracted."""
-    flat = {"embed_out": params["head"]["kernel"].T}
-    scalars = {
-        "encoder": ["attention/bias_in", *(f"feed_forward/bias_{j}" for j in (1, "relu", 2))],
-        "decoder": [
-            "attention/bias_in",
-            "cross_attention/bias_in",
-            *(f"feed_forward/bias_{j}" for j in (1, "relu", 2)),
-        ],
-    }
-    branches = {
-        "encoder": ["attention", "feed_forward"],
-        "decoder": ["attention", "cross_attention", "feed_forward"],
-    }
-    modules = {"attention": "self_attn", "cross_attention": "encoder_attn"}
-    for side, bias in (("encoder", "bias_memory"), ("decoder", "bias_head")):
-        flat[f"{side}.shift0.bias"] = -params[side][bias].reshape(1)
-        flat[f"{side}.embed_tokens.weight"] = params[f"{side}_embedding"]["embedding"]
-        stack = params[side]["layers"]
-        for i in range(len(stack["attention"]["bias_in"])):
-            prefix = f"{side}.layers.{i}."
-            for number, path in enumerate(scalars[side]):
-                branch, name = path.split("/")
-                flat[f"{prefix}shift{number}.bias"] = -stack[branch][name][i].reshape(1)
-            for number, branch in enumerate(branches[side]):
-                flat[f"{prefix}scale{number}.weight"] = stack[branch]["multiplier"][i].reshape(1)
-            for j in (1, 2):
-                kernel = stack["feed_forward"][f"linear_{j}"]["kernel"][i]
-                flat[f"{prefix}fc{j}.weight"] = kernel.T
-            for branch in branches[side][:-1]:
-                p, name = stack[branch], prefix + modules[branch]
-                three = [np.asarray(p[k]["kernel"][i]).T for k in ("query", "key", "value")]
-                flat[f"{name}.in_proj_weight"] = np.concatenate(three)
-                flat[f"{name}.out_proj.weight"] = p["out"]["kernel"][i].T
-    return {name: np.array(value, np.float64) for name, value in flat.items()}
-
-
-def biases_together(flat):
-    """All scalar biases as one leaf: a gradient summed over everything may cancel to near zero."""
-    biases = [name for name in sorted(flat) if "shift" in name]
-    rest = {name: value for name, value in flat.items() if name not in biases}
-    return rest | {"shifts": np.concatenate([flat[name] for name in biases])}
-
-
-def test_fixup_matches_the_published_model():
-    torch = pytest.importorskip("torch")
-    model = small(FIXUP)
-    params = random_params(model, 1)
-    # The published attention has no bias before its last layer.
-    params = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: 0 * leaf if path[-1].key == "bias_out" else leaf, params
-    )
-    for side in ("encoder_embedding", "decoder_embedding"):
-        params[side]["embedding"][PAD] = 0  # as it stays in fairseq
-    theirs = published_fixup_transformer(torch, model.depths)
-    state = {name: torch.from_numpy(value) for name, value in published_names(params).items()}
-    theirs.load_state_dict(state)
-    expected = theirs(torch.from_numpy(SOURCE), torch.from_numpy(TARGET))
-    labels = np.array([[3, 9, 11, 2, 2], [7, 8, 2, PAD, PAD]])
-    torch.nn.functional.cross_entropy(
-        expected.transpose(1, 2), torch.from_numpy(labels), ignore_index=PAD
-    ).backward()
-
-    def loss_fn(params):
-        logits = model.apply({"params": params}, SOURCE, TARGET)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        return losses.mean(where=labels != PAD), logits
-
-    grads, logits = quick_jit(jax.grad(loss_fn, has_aux=True))(params)
-    assert_close(logits, expected.detach().numpy(), VALUES)
-    their_grads = {name: p.grad.numpy() for name, p in theirs.named_parameters()}
-    assert_close(biases_together(published_names(grads)), biases_together(their_grads), GRADIENTS)
-    assert all(np.abs(grad).max() > 0 for grad in their_grads.values())
-
-
-# --- initialisation ----------------------------------------------------------------------------
-
-
 @functools.cache
 def initialised(model):
     tokens = jnp.ones((1, 2), jnp.int32)
@@ -529,25 +259,6 @@ def test_fixup_of_six_and_six_layers():
     assert float(losses.mean()) == pytest.approx(math.log(V), rel=1e-6)  # float32's rounding
 
 
-@pytest.mark.every(6)
-@pytest.mark.parametrize("name", schemes.names("transformer"))
-def test_every_scheme_for_transformers(name):
-    model = small(name)
-    before = random_params(model)
-    after = schemes.get(name).init(before, model.num_branches)
-    jax.tree.map(lambda old, new: np.testing.assert_equal(new.shape, old.shape), before, after)
-    assert np.isfinite(logits_of(model, after)).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "here"),
-    [("fixup", FIXUP), ("plain", PLAIN), ("t_fixup", PLAIN), ("layernorm_pre", PRE),
-     ("layernorm_post", POST)],
-)  # fmt: skip
-def test_the_anatomies_here_are_those_of_the_registry(name, here):
-    assert schemes.get(name).anatomy == here.anatomy
-
-
 def test_the_base_model_has_the_published_size():
     """65 million, of Vaswani et al.'s table 3, counts to a million and with about 37,000 tokens."""
     model = Transformer(
@@ -567,18 +278,6 @@ def test_the_base_model_has_the_published_size():
     decoder = 6 * (2 * attention + feed_forward + 3 * norm)
     assert count == 37000 * 512 + encoder + decoder == 63_082_496
     assert count == pytest.approx(65e6, rel=0.03)
-
-
-def test_fixup_has_five_scalar_biases_and_two_multipliers_in_an_encoder_layer():
-    counts = {}
-    for role, leaf in labelled(shapes_of(small(FIXUP))):
-        counts[role] = counts.get(role, 0) + math.prod(leaf.shape)
-    assert counts[roles.Role.SCALAR_BIAS] == 2 * 5 + 3 * 7 + 2  # memory and head
-    assert counts[roles.Role.MULTIPLIER] == 2 * 2 + 3 * 3 == small(FIXUP).num_branches
-    assert roles.Role.NORM not in counts
-
-
-# --- masks, scan, sharing ----------------------------------------------------------------------
 
 
 @every_anatomy
@@ -661,44 +360,6 @@ def test_shared_tables(shared, tables):
     assert_close(logits_of(model, params, source), expected, VALUES)
 
 
-def test_activations_are_tapped():
-    model = small(FIXUP)
-    params = random_params(model)
-    _, variables = quick_jit(
-        lambda p: model.apply({"params": p}, SOURCE, TARGET, mutable=["taps"])
-    )(params)
-    encoder, decoder = (variables["taps"][side]["layers"] for side in ("encoder", "decoder"))
-    assert sorted(decoder) == ["attention", "cross_attention", "feed_forward"]
-    assert encoder["attention"]["input"].shape == (2, 2, 7, D)
-    assert decoder["cross_attention"]["branch"].shape == (3, 2, 5, D)
-    for stack in (encoder, decoder):
-        for taps in stack.values():
-            np.testing.assert_array_equal(taps["sum"], taps["skip"] + taps["branch"])
-            np.testing.assert_array_equal(taps["input"], taps["skip"])
-        np.testing.assert_array_equal(
-            stack["feed_forward"]["sum"][:-1], stack["attention"]["input"][1:]
-        )
-
-
-def test_a_perturbation_shifts_one_branch():
-    model = small(FIXUP)
-    params = random_params(model)
-    zeros = {"decoder": {"layers": {"feed_forward": {"branch": np.zeros((3, 2, 5, D), "float32")}}}}
-
-    @quick_jit
-    def logits(perturbations):
-        return model.apply({"params": params, "perturbations": perturbations}, SOURCE, TARGET)
-
-    shifted = jax.tree.map(np.copy, zeros)
-    shifted["decoder"]["layers"]["feed_forward"]["branch"][-1] = 1
-    difference = logits(shifted) - logits(zeros)
-    # Behind the last branch there is but the head.
-    assert_close(difference, np.tile(params["head"]["kernel"].sum(0), (2, 5, 1)), 1e-5)
-
-
-# --- dropout, precision, refusals --------------------------------------------------------------
-
-
 def test_dropout_is_in_training_only_and_of_its_rate():
     model, without = small(PLAIN, dropout=0.25), small(PLAIN)
     params = random_params(model)
@@ -723,34 +384,15 @@ def test_dropout_is_in_training_only_and_of_its_rate():
             assert dropped.mean() == pytest.approx(0.25, abs=error)
 
 
-def test_half_precision_gives_float32_logits():
-    params = random_params(small())
-    logits = logits_of(small(dtype=jnp.bfloat16), params)
-    assert logits.dtype == jnp.float32
-    # bfloat16 rounds to 2^-9 at each of some ten places along the depth; seen: 3e-2.
-    assert_close(logits, logits_of(small(), params), 6e-2)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_heads": 3}, "d_model=16 found; expected an even multiple of num_heads=3"),
-        ({"d_model": 15, "num_heads": 5}, "d_model=15 found; expected an even multiple"),
-        ({"decoder_layers": 0}, "decoder_layers=0 found; expected 1 or more"),
-        ({"vocab_size": 0}, "vocab_size=0 found"),
         ({"shared": "head"}, "shared='head' found; expected 'none', 'target' or 'all'"),
         ({"shared": "all"}, "source_vocab_size=15 and vocab_size=13 found; expected one vocabul"),
-        (
-            {"shared": "target", "scheme": "mup"},
-            "shared='target' with scheme='mup' found; ex",
-        ),
+        ({"shared": "target", "scheme": "mup"}, "shared='target' with scheme='mup' found; ex"),
         ({"scheme": "batchnorm"}, "scheme='batchnorm' is for .*; expected one for transformer"),
         ({"scheme": scheme("a", norm="group")}, "norm='group', norm_place='default'.* found"),
-        ({"scheme": scheme("a", norm="layer")}, "norm='layer', norm_place='default'.* found"),
-        ({"scheme": scheme("a", standardized=True)}, r"Anatomy\(standardized=True\) found"),
-        ({"scheme": scheme("a", standardized="timm")}, r"Anatomy\(standardized=.timm.\) found"),
-        ({"scheme": scheme("a", same_padding=True)}, r"Anatomy\(same_padding=True\) found"),
-        ({"scheme": scheme("a", branches=False)}, r"Anatomy\(branches=False\) found"),
+        ({"scheme": scheme("a", standardized="timm")}, r"Anatomy\(standardized=...\) found"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, message):
@@ -765,31 +407,3 @@ def test_a_sequence_that_is_too_long_is_refused():
 
 
 # --- learning ----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_fixup_transformer_learns_to_reverse():
-    """Sequences of five of six letters; whoever knows nothing but the letters has ln 6 = 1.8."""
-    model = Transformer(
-        vocab_size=8, num_layers=2, d_model=32, num_heads=4, d_ff=64, scheme="fixup", max_length=5
-    )
-    params = init.fixup(initialised(model), model.num_branches)
-    tx = optax.adam(5e-3)
-
-    def loss_fn(params, key):
-        words = jax.random.randint(key, (32, 5), 2, 8)
-        labels = words[:, ::-1]
-        begun = jnp.concatenate([jnp.ones((32, 1), words.dtype), labels[:, :-1]], axis=1)
-        logits = model.apply({"params": params}, words, begun)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-    def step(state, key):
-        params, opt_state = state
-        loss, grads = jax.value_and_grad(loss_fn)(params, key)
-        updates, opt_state = tx.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
-
-    train = quick_jit(lambda params, keys: jax.lax.scan(step, (params, tx.init(params)), keys)[1])
-    losses = np.asarray(train(params, jax.random.split(jax.random.key(0), 240)))
-    assert losses[0] == pytest.approx(math.log(8), rel=1e-6)  # float32's rounding
-    assert losses[-20:].mean() < 0.5  # seen: 0.09
