@@ -79,7 +79,7 @@ def test_every_leaf(name, scheme):
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype("f4"), shapes)
     dropout = model.branch_dropout if options else 0.0
     start = functools.partial(schemes.get(scheme).init, dropout=dropout, key=jax.random.key(3))
-    result = quick_jit(lambda tree: start(tree, model.num_branches))(params)
+    result = start(params, model.num_branches)
     first, checked = int(scheme == "rescalenet"), 0
     for (path, given), leaf in zip(
         jax.tree_util.tree_flatten_with_path(params)[0], jax.tree.leaves(result), strict=True
