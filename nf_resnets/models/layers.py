@@ -179,11 +179,13 @@ def dropout(
       whole_channels: whether one draw decides for all positions of a channel.
 
     Raises:
-      ValueError: if ``keys`` is None.
+      ValueError: if ``keys`` is None, or ``rate`` is out of its range.
 
     Source: Srivastava et al., JMLR 2014; of whole channels: Tompson et al., *Efficient Object
     Localization Using Convolutional Networks*, CVPR 2015, section 3.2.
     """
+    if not 0 <= rate < 1:
+        raise ValueError(f"dropout={rate} found; expected 0 <= dropout < 1.")
     if keys is None:
         raise missing_keys("dropout")
     drawn = x.shape[1:]

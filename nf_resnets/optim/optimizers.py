@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import jax
 import optax
+from jax.sharding import NamedSharding
 from optax import contrib
 
 from nf_resnets import roles
@@ -115,12 +116,24 @@ def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: fl
         shapes = optax.stateless(lambda updates, _: role_map.map(_scaled, updates))
         return optax.chain(optax.partition(parts, lambda _: labels), shapes)
 
-    rule = optax.GradientTransformation(
-        lambda params: by_tree(params).init(params),
-        lambda updates, state, params=None: by_tree(updates).update(updates, state, params),
-    )
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return _placed(by_tree(updates).update, updates, state)
+
+    rule = optax.GradientTransformation(lambda params: by_tree(params).init(params), update)
     rule = optax.chain(rule, optax.add_decayed_weights(weight_decay))
     return _at_rates(rule, learning_rate, scheme, scalar_factor, rules)
+
+
+def _placed(update: Callable[..., Any], updates: Any, state: Any) -> tuple[Any, Any]:
+    """Lets the compiler place what is reshaped where the axes of a mesh are explicit."""
+    meshes = [jax.typeof(leaf).sharding.mesh for leaf in jax.tree.leaves(updates)]
+    mesh = next((each for each in meshes if not each.empty), None)
+    if mesh is None:
+        return update(updates, state)
+    shardings = jax.tree.map(
+        lambda leaf: NamedSharding(mesh, jax.typeof(leaf).sharding.spec), (updates, state)
+    )
+    return jax.sharding.auto_axes(update, out_sharding=shardings)(updates, state)
 
 
 def is_orthogonalized(leaf: Leaf) -> bool:

@@ -42,6 +42,13 @@ def test_dropout_in_two_dimensions_takes_whole_channels():
     assert np.mean(found == 0) == pytest.approx(0.3, abs=0.021)
 
 
+@pytest.mark.parametrize("rate", [-0.5, 1.0])
+def test_a_dropout_that_is_no_rate_is_refused(rate):
+    """At -0.5 the features would be divided by 1.5."""
+    with pytest.raises(ValueError, match=f"^dropout={rate} found; expected 0 <= dropout < 1"):
+        dropout(jnp.ones((6, 3)), KEYS, rate)
+
+
 def test_survival_and_the_layers_dropouts_draw_from_folds_of_their_own():
     """Fold 0 of a branch's key says whether it is there, fold j what its j-th layer drops."""
     keys = jax.random.split(jax.random.key(4), 32)

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets.models.transformer import Transformer
 from tests.models.test_transformer import ALL, HEADS, SOURCE, TARGET, D, random_params, small
 from tests.models.trees import quick_jit
 
@@ -60,21 +59,3 @@ def test_what_is_kept():
         "attention": {"keys": own, "values": own},
         "cross_attention": {"keys": of_source, "values": of_source},
     }
-
-
-def test_a_sequence_longer_than_the_model_takes_is_refused():
-    model = Transformer(13, num_layers=1, d_model=8, num_heads=2, d_ff=8, max_length=8)
-    tokens = jax.ShapeDtypeStruct((2, 4), np.int32)
-    with pytest.raises(ValueError, match="length=9 found; expected at most max_length=8"):
-        jax.eval_shape(
-            lambda key: model.init(
-                key,
-                jnp.zeros((2, 4, 8)),
-                jnp.ones(tokens.shape, int),
-                jnp.ones(2, int),
-                0,
-                length=9,
-                method="decode_next",
-            ),
-            jax.random.key(0),
-        )

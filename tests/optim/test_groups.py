@@ -11,7 +11,6 @@ import pytest
 from nf_resnets import models, roles, schemes
 from nf_resnets.init import Rules
 from nf_resnets.optim import (
-    UNDECAYED,
     adamw,
     adaptive_clip,
     grouped,
@@ -72,15 +71,6 @@ def test_rules_of_the_users_own_tree():
         label_tree(params)
 
 
-def test_optax_takes_the_labels():
-    params = {"head": {"kernel": jnp.ones((2, 2))}, "bias_head": jnp.ones(())}
-    transform = optax.multi_transform(
-        {"weight": optax.scale(2.0), "scalar": optax.scale(3.0)}, label_tree
-    )
-    updates, _ = transform.update(params, transform.init(params), params)
-    assert float(updates["bias_head"]) == 3 and updates["head"]["kernel"].tolist() == [[2, 2]] * 2
-
-
 def test_decay_passes_the_undecayed_leaves_by():
     network = models.CifarResNet(depth=14, scheme="rescalenet", stem_channels=4)
     images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
@@ -94,16 +84,6 @@ def test_decay_passes_the_undecayed_leaves_by():
     for path, update in flat:
         decays[bool(update.any())].add(path[-1].key)
     assert decays == {True: {"kernel"}, False: {"vector", "multiplier", "bias"}}
-
-
-def test_vectors_that_no_rule_names_are_taken_for_biases():
-    layer = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
-    params = {"block_1": {"fc_1": layer, "fc_2": layer}, "table": jnp.ones((3, 2))}
-    rules = Rules(branch=r"block_(\d+)/fc_(\d+)/kernel", keep="table")
-    leaves = roles.assign(params, rules).leaves
-    assert {leaf.path.split("/")[-1] for leaf in leaves if leaf not in UNDECAYED} == {
-        "kernel", "table"
-    }  # fmt: skip
 
 
 BLOCK = {"conv_1": jnp.ones((2, 2)), "conv_2": jnp.ones((2, 2)), "gain": jnp.ones(())}

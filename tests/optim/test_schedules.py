@@ -29,11 +29,6 @@ def test_closed_form_also_where_the_parts_are_uneven(steps, halvings):
     assert max(expected) <= halvings
 
 
-def test_after_the_end_the_rate_stays():
-    schedule = halving(1.0, 20, halvings=4)
-    assert float(schedule(19)) == float(schedule(20)) == float(schedule(10_000)) == 2**-4
-
-
 def path(schedule, steps):
     return np.asarray(jax.jit(jax.vmap(schedule))(jnp.asarray(steps)))
 
