@@ -43,20 +43,6 @@ def clipped(clip, grads, params):
     return jax.tree.map(np.asarray, updates)
 
 
-def test_a_unit_of_a_kernel_is_what_leads_to_one_output():
-    params, grads = tree(0), tree(1, scale=0.3)
-    found = clipped(CLIP, grads, params)["stem"]["kernel"]
-    kernel, grad = np.float64(params["stem"]["kernel"]), np.float64(grads["stem"]["kernel"])
-    touched = 0
-    for output in range(4):
-        norm, largest = np.linalg.norm(grad[..., output]), 0.1 * np.linalg.norm(kernel[..., output])
-        factor = min(1.0, largest / norm)
-        touched += factor < 1
-        # A sum of 18 squares, a root, a quotient and a product in float32.
-        np.testing.assert_allclose(found[..., output], factor * grad[..., output], rtol=1e-6)
-    assert touched == 4
-
-
 def test_every_block_of_a_stack_is_clipped_as_optax_clips_it_alone():
     params, grads = tree(0), tree(1, scale=0.1)
     clip = adaptive_clip(0.1, exempt=())

@@ -45,32 +45,6 @@ def test_fixup_scalars_of_a_wide_resnet():
     assert set(labels.values()) == {"scalar", "weight"}
 
 
-@pytest.mark.parametrize("scheme", ["skipinit", "batchnorm", "groupnorm", "plain"])
-def test_other_schemes_have_no_slow_group(scheme):
-    # SkipInit's alpha and the vectors of biases and norms train at the full rate.
-    assert set(labels_of(scheme).values()) == {"weight"}
-
-
-def test_rules_of_the_users_own_tree():
-    params = {
-        "dense": np.ones((2, 3)),
-        "block_1": {"conv_1": np.ones((2, 2)), "conv_2": np.ones((2, 2)), "gain": np.ones(())},
-        "shift": np.zeros(()),
-        "bias_of_theirs": np.zeros(3),
-    }
-    rules = Rules(
-        branch=r"block_(\d+)/conv_(\d+)", head="^dense$", multiplier="gain$", scalar_bias="^shift$"
-    )
-    assert label_tree(params, rules) == {
-        "dense": "weight",
-        "block_1": {"conv_1": "weight", "conv_2": "weight", "gain": "scalar"},
-        "shift": "scalar",
-        "bias_of_theirs": "weight",
-    }
-    with pytest.raises(ValueError, match="no rule says what the weight"):
-        label_tree(params)
-
-
 def test_decay_passes_the_undecayed_leaves_by():
     network = models.CifarResNet(depth=14, scheme="rescalenet", stem_channels=4)
     images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)

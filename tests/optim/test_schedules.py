@@ -55,16 +55,6 @@ def test_step_decay_by_powers_of_two_is_exact_and_the_boundary_has_the_new_rate(
     assert path(step_decay(0.3, (), 0.1), [0, 10**6]).tolist() == [np.float32(0.3)] * 2
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 7, 78_000])
-def test_cosine_at_every_step(num_steps):
-    at = np.unique(np.linspace(0, num_steps, 500).astype(int))
-    expected = 0.4 * (1 + np.cos(np.pi * at / num_steps)) / 2
-    # Cosine and sum are rounded to 2^-24 each where they are of order 1.
-    np.testing.assert_allclose(path(cosine(0.4, num_steps), at), expected, rtol=0, atol=1e-7)
-    ends = path(cosine(0.4, num_steps), [0, num_steps, num_steps + 1, 10 * num_steps])
-    np.testing.assert_array_equal(ends, np.float32([0.4, 0, 0, 0]))
-
-
 def test_inverse_square_root_at_every_step():
     at = np.unique([*range(20), 3_998, 3_999, 4_000, *np.linspace(0, 10**6, 300).astype(int)])
     expected = 5e-4 * np.minimum((at + 1) / 4_000, np.sqrt(4_000 / (at + 1)))
@@ -84,16 +74,3 @@ def test_warmup_multiplies_any_schedule():
     at = np.arange(9)
     expected = 0.4 * (1 + np.cos(np.pi * at / 8)) / 2 * np.minimum(1, (at + 1) / 4)
     np.testing.assert_allclose(path(schedule, at), expected, rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda rate: halving(rate, 4, halvings=2),
-        lambda rate: cosine(rate, 4),
-        lambda rate: inverse_sqrt(rate, 2),
-    ],
-)
-def test_the_rate_may_be_traced(make):
-    traced = jax.jit(lambda rate: jnp.stack([make(rate)(step) for step in range(4)]))(0.5)
-    np.testing.assert_allclose(traced, path(make(0.5), range(4)), rtol=2e-7)
