@@ -68,16 +68,17 @@ def xavier_uniform(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
 
 
 class Linear(nn.Module):
-    """A linear layer on the last axis, Xavier-uniform as ``init`` draws it."""
+    """A linear layer on the last axis, ``[D_in, D_out]``."""
 
     features: int
+    draw: Any = xavier_uniform
     use_bias: bool = False
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """``[B, T, D_in]`` to ``[B, T, features]``."""
-        kernel = self.param("kernel", xavier_uniform, (x.shape[-1], self.features))
+        kernel = self.param("kernel", self.draw, (x.shape[-1], self.features))
         y = x.astype(self.dtype) @ kernel.astype(self.dtype)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))

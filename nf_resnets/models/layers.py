@@ -1,4 +1,4 @@
-"""The layers that networks are made of: convolution, dense, channel bias, norms, dropout, head."""
+"""The layers that networks are made of: convolution, dense, channel bias, norms, dropout."""
 
 from __future__ import annotations
 
@@ -289,38 +289,26 @@ class Dense(nn.Module):
 
     Attributes:
       features: ``D_out``; the kernel is ``[D_in, D_out]``.
+      draw: the kernel's initialiser; a head's is :func:`lecun_fan_in`.
       use_bias: whether it has a bias vector ``[D_out]``.
       dtype: what it computes in; the parameters are float32.
     """
 
     features: int
+    draw: Any = he_fan_out
     use_bias: bool = True
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Multiplies by ``kernel`` and adds ``bias``, if there is one."""
-        kernel = self.param("kernel", he_fan_out, (x.shape[-1], self.features))
+        kernel = self.param("kernel", self.draw, (x.shape[-1], self.features))
         y = x.astype(self.dtype) @ kernel.astype(self.dtype)
         y = calibration.unit_variance(self, "kernel", y)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
             y = added(y, bias.reshape(1, -1))
         return y
-
-
-class Head(nn.Module):
-    """The classification layer: ``[B, C]`` to logits ``[B, num_classes]``, in float32."""
-
-    num_classes: int
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Multiplies by ``kernel [C, num_classes]`` and adds ``bias [num_classes]``."""
-        kernel = self.param("kernel", lecun_fan_in, (x.shape[-1], self.num_classes))
-        bias = self.param("bias", nn.initializers.zeros, (self.num_classes,))
-        y = calibration.unit_variance(self, "kernel", x.astype(jnp.float32) @ kernel)
-        return y + bias.reshape(1, -1)
 
 
 def checked_images(images: Any) -> Any:
@@ -337,6 +325,6 @@ def checked_images(images: Any) -> Any:
 
 __all__ = [
     "RELU_GAIN", "STANDARDIZATIONS", "ChannelBias", "Conv", "Dense", "GhostBatchNorm", "GroupNorm",
-    "Head", "Standardization", "checked_images", "dropout", "he_fan_out", "lecun_fan_in",
+    "Standardization", "checked_images", "dropout", "he_fan_out", "lecun_fan_in",
     "max_pool", "missing_keys", "relu", "standardized_kernel",
 ]  # fmt: skip

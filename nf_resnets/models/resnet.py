@@ -11,7 +11,15 @@ import jax.numpy as jnp
 
 from nf_resnets import schemes
 from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
-from nf_resnets.models.layers import STANDARDIZATIONS, Head, checked_images, dropout, max_pool, relu
+from nf_resnets.models.layers import (
+    STANDARDIZATIONS,
+    Dense,
+    checked_images,
+    dropout,
+    lecun_fan_in,
+    max_pool,
+    relu,
+)
 from nf_resnets.models.stage import dropout_rates, stages
 
 SIZES = {
@@ -333,7 +341,7 @@ def head(network: Any, x: jax.Array, layers: Layers, keys: jax.Array | None) -> 
         x = x * STANDARDIZATIONS[anatomy.standardized].relu_gain
     if anatomy.dropout and layers.train:
         x = dropout(x, keys, network.dropout)
-    return Head(network.num_classes, name="head")(x)
+    return Dense(network.num_classes, lecun_fan_in, name="head")(x)
 
 
 __all__ = ["BASIC", "SIZES", "CifarResNet", "ResNet", "WideResNet", "head"]

@@ -15,6 +15,7 @@ from nf_resnets.models.branch import (
     CACHE,
     Attention,
     FeedForward,
+    Linear,
     norm_stands,
     normalized,
     shift,
@@ -180,18 +181,6 @@ class Stack(nn.Module):
         return shift(self, layer.anatomy, x, self.bias)
 
 
-class Projection(nn.Module):
-    """The head: ``[B, T, D]`` to logits ``[B, T, vocab_size]``, in float32, without bias vector."""
-
-    vocab_size: int
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Multiplies by ``kernel [D, vocab_size]``, drawn from ``N(0, 1 / D)``."""
-        kernel = self.param("kernel", lecun_fan_in, (x.shape[-1], self.vocab_size))
-        return x.astype(jnp.float32) @ kernel
-
-
 class Transformer(nn.Module):
     r"""The Transformer of Vaswani et al., from token sequences to the next tokens' logits.
 
@@ -315,7 +304,7 @@ class Transformer(nn.Module):
             self.encoder_embedding = table(self.source_vocab_size or self.vocab_size)
             self.decoder_embedding = table(self.vocab_size)
         if self.shared == "none":
-            self.head = Projection(self.vocab_size)
+            self.head = Linear(self.vocab_size, lecun_fan_in)
         self.embedding_dropout = nn.Dropout(self.dropout)
 
         self.anatomy = schemes.get(self.scheme).anatomy
@@ -442,4 +431,4 @@ def _refuse_unknown_parts(anatomy: Anatomy) -> None:
         )
 
 
-__all__ = ["Embedding", "Layer", "Projection", "Stack", "Transformer", "sinusoids"]
+__all__ = ["Embedding", "Layer", "Stack", "Transformer", "sinusoids"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from nf_resnets import schemes
 from nf_resnets.models.blocks import Layers
-from nf_resnets.models.layers import Dense, Head, checked_images, dropout, max_pool, relu
+from nf_resnets.models.layers import Dense, checked_images, dropout, lecun_fan_in, max_pool, relu
 
 CONFIGURATIONS = {
     11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4),
@@ -113,7 +113,7 @@ class VGG(nn.Module):
             if self.dropout > 0 and train:
                 x = dropout(x, _of_layer(keys, i), self.dropout)
         x = layers.center(x, "bias_head") if names else x
-        return Head(self.num_classes, name="head")(x)
+        return Dense(self.num_classes, lecun_fan_in, name="head")(x)
 
 
 def _of_layer(keys: jax.Array | None, index: int) -> jax.Array | None:

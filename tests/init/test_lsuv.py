@@ -18,7 +18,7 @@ NETWORKS = {
     "resnet": 32,
     "vgg": 32,
 }
-LAYERS = (layers.Conv, layers.Dense, layers.Head)
+LAYERS = (layers.Conv, layers.Dense)
 
 
 class Small(nn.Module):
@@ -28,7 +28,7 @@ class Small(nn.Module):
     def __call__(self, x):
         x = nn.relu(layers.Conv(4, use_bias=True, name="one")(x))
         x = nn.relu(layers.Conv(4, use_bias=True, name="two")(x))
-        return layers.Head(3, name="head")(x.mean(axis=(1, 2)))
+        return layers.Dense(3, name="head")(x.mean(axis=(1, 2)))
 
 
 def _setting(name):
@@ -193,7 +193,7 @@ class Mixed(nn.Module):
     def __call__(self, x):
         conv = layers.Conv(3, name="conv")
         x = conv(conv(x)) if self.twice else nn.Dense(3, name="flax")(conv(x))
-        return layers.Head(2, name="head")(x.mean(axis=(1, 2)))
+        return layers.Dense(2, name="head")(x.mean(axis=(1, 2)))
 
 
 @pytest.mark.parametrize(

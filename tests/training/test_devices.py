@@ -12,7 +12,7 @@ from jax import lax
 from nf_resnets import schemes, training
 from nf_resnets.data.batch import Augmentation, training_batch
 from nf_resnets.models.blocks import PreActivationBlock
-from nf_resnets.models.layers import Conv, Head
+from nf_resnets.models.layers import Conv, Dense
 from nf_resnets.models.stage import Stage
 from tests.training import small
 
@@ -43,7 +43,7 @@ class OneBlock(nn.Module):
         )
         x = Conv(4, name="stem")(images)
         x = Stage(block, num_blocks=1, stride=1, name="stage_1")(x)
-        return Head(10, name="head")(x.mean(axis=(1, 2)))
+        return Dense(10, name="head")(x.mean(axis=(1, 2)))
 
 
 def model_of(scheme):
