@@ -50,6 +50,9 @@ OPTIMIZED = (
     "training/test_hosts.py",
     "training/test_preemption.py",
 )
+# Programs of functions that live on, such as JAX's own, are kept, a MiB and five memory maps each,
+# until a file begins with more maps than these: without an end a worker grew to 10 GiB.
+MOST_MAPS = 6000
 # What one worker runs by itself: the folder whose fixtures train a network once a session.
 SHARING = "tests/trained/"
 
@@ -131,13 +134,21 @@ def compiled_quickly(request):
     quickly = path.removeprefix("tests/") not in OPTIMIZED
     # What takes minutes runs for longer than it compiles.
     quickly = quickly and request.config.option.markexpr == "not slow"
+    if os.environ.get(UNOPTIMIZED) != str(int(quickly)) or memory_maps() > MOST_MAPS:
+        # Nor may other files meet what was compiled otherwise.
+        jax.clear_caches()
+        gc.collect()
     os.environ[UNOPTIMIZED] = str(int(quickly))
     jax.config.update(UNOPTIMIZED.lower(), quickly)
-    yield
-    # Programs of functions that live on, such as JAX's own, are kept else, a MiB and five memory
-    # maps each: a worker grew to 10 GiB. Nor may other files meet what was compiled otherwise.
-    jax.clear_caches()
-    gc.collect()
+
+
+def memory_maps():
+    """The memory maps of this process, five for a compiled program; too many where none is told."""
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            return sum(1 for _ in maps)
+    except OSError:
+        return MOST_MAPS + 1
 
 
 def pytest_collection_finish():
