@@ -162,7 +162,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.every(22)
+@pytest.mark.every(44)
 @pytest.mark.parametrize(("network", "scheme"), SMALL)
 def test_logits_are_float32_whatever_is_computed_in(network, scheme):
     """Also where it has odd sides; activations between the layers keep the dtype asked for."""

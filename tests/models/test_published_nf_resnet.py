@@ -72,20 +72,18 @@ def published_logits(params, x):
 
 @pytest.mark.parametrize("side", [64, pytest.param(50, marks=pytest.mark.slow)])
 def test_matches_the_published_network(side):
-    """With sides that are even where windows stride; that differs from the paper's by far."""
+    """With sides that are even where windows stride."""
     model = model_of("nf_resnet_published")
     params, x = random_variables(model, 0)["params"], images(1, 2, side, side, 3)
     logits = quick_jit(model.apply)({"params": params}, x)
     with jax.numpy_rank_promotion("allow"):
         expected = quick_jit(published_logits)(params, x)
     assert_close(logits, expected, ROUNDING)
-    paper = quick_jit(model_of("nf_resnet").apply)({"params": params}, x)
-    assert np.abs(paper - expected).max() > 0.1 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("size", [1, 3, 5, 7])
-@pytest.mark.parametrize("sides", [(8, 8), (7, 7), (6, 9), (2, 1), (3, 7)])
-@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [1, 3, 7])
+@pytest.mark.parametrize("sides", [(8, 8), (6, 9), (3, 7)])
+@pytest.mark.parametrize("stride", [1, 2, 3])
 def test_same_padding(size, sides, stride):
     x, kernel = images(0, 2, *sides, 3), images(1, size, size, 3, 4)
     expected = jax.lax.conv_general_dilated(

@@ -280,6 +280,7 @@ def test_the_base_model_has_the_published_size():
     assert count == pytest.approx(65e6, rel=0.03)
 
 
+@pytest.mark.every(3)
 @every_anatomy
 def test_no_logit_depends_on_a_later_token(scheme):
     model = small(scheme)
@@ -317,21 +318,13 @@ def test_a_source_of_nothing_but_padding_has_finite_gradients():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
 
 
-@pytest.mark.every(2)
-@pytest.mark.parametrize("scheme", [FIXUP, CONSTANTS], ids=["scalars", "constants"])
-def test_scanned_and_unrolled_are_the_same(scheme):
-    model = small(scheme)
-    params = random_params(model)
-
-    def gradients(model):
-        return quick_jit(
-            jax.grad(lambda p: (model.apply({"params": p}, SOURCE, TARGET) ** 2).sum())
-        )(params)
-
+def test_scanned_and_unrolled_are_the_same():
+    model = small(CONSTANTS)
     unrolled = dataclasses.replace(model, unroll=3)
     assert shapes_of(unrolled) == shapes_of(model)
+    params = random_params(model)
     # The same sums, fused otherwise.
-    assert_close(gradients(unrolled), gradients(model), GRADIENTS)
+    assert_close(logits_of(unrolled, params), logits_of(model, params), VALUES)
 
 
 @pytest.mark.parametrize(
