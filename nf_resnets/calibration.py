@@ -22,22 +22,17 @@ UNIT_VARIANCE = "unit_variance"
 
 
 def centered(module: Any, name: str, x: jax.Array) -> jax.Array:
-    """Adds the parameter of that name, a bias ``[C]``; when centring, minus the channels' means.
+    """Adds a module's bias of that name, ``[C]``, from 0; when centring, minus the channels' means.
 
-    Where the collection given holds what earlier passes found, it is minus the average of the means
-    of all passes so far, this one's included.
-
-    Args:
-      module: the Flax module whose parameter it is.
-      name: of the parameter; initialised to 0.
-      x: ``[B, H, W, C]``.
+    Where the collection holds earlier passes' values, it is minus the average of the means of all
+    passes so far, this one's included.
     """
     bias = module.param(name, lambda _, shape: jnp.zeros(shape), (x.shape[-1],))
     if module.is_mutable_collection(CENTERING) and not module.is_initializing():
-        found = -x.astype(jnp.float32).mean(axis=tuple(range(x.ndim - 1)))
-        before = module.get_variable(CENTERING, name, jnp.zeros_like(found))
+        shift = -x.astype(jnp.float32).mean(axis=tuple(range(x.ndim - 1)))
+        before = module.get_variable(CENTERING, name, jnp.zeros_like(shift))
         count = module.get_variable(CENTERING, f"{name}_count", jnp.zeros(())) + 1
-        bias = before + (found - before) / count
+        bias = before + (shift - before) / count
         module.put_variable(CENTERING, name, bias)
         module.put_variable(CENTERING, f"{name}_count", count)
     # The bias's gradient is summed in what the bias is, whatever the activations are.
@@ -47,15 +42,10 @@ def centered(module: Any, name: str, x: jax.Array) -> jax.Array:
 
 
 def unit_variance(module: Any, name: str, y: jax.Array) -> jax.Array:
-    """Returns a linear layer's output; when calibrating, divided by its standard deviation.
+    """Returns a layer's output without its bias; when calibrating, divided by its deviation.
 
-    Args:
-      module: the Flax module whose weight it is.
-      name: of the weight, which the factor is for.
-      y: the layer's output without its bias, of any shape.
-
-    Raises:
-      ValueError: if the layer is applied twice in one pass: one factor cannot be right for both.
+    ``name`` is that of the module's weight, which the factor is for. A layer that is applied twice
+    in one pass is refused: one factor cannot be right for both.
     """
     if module.is_mutable_collection(UNIT_VARIANCE) and not module.is_initializing():
         if module.has_variable(UNIT_VARIANCE, name):

@@ -118,12 +118,7 @@ def scaled(sizes: Sizes, kind: Kind, *, exponent: float | None = None) -> Factor
 
 
 def unscaled(sizes: Sizes, kind: Kind) -> Factors:
-    """One rate for all leaves, widths and depths.
-
-    Example:
-      >>> unscaled(Sizes(inputs=4.0, outputs=4.0, depth=8.0), "adam") == Factors()
-      True
-    """
+    """One rate for all leaves, widths and depths."""
     return Factors()
 
 

@@ -53,7 +53,7 @@ def adaptive_clip(
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         if params is None:
-            raise ValueError(optax.NO_PARAMS_MSG)
+            raise ValueError("params=None found; expected update(gradients, state, params).")
         values = iter(jax.tree.leaves(params))
 
         def clipped(leaf: Leaf, grad: Any) -> Any:

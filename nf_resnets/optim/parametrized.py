@@ -112,7 +112,7 @@ def parametrized(
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if params is None:
-            raise ValueError(optax.NO_PARAMS_MSG)
+            raise ValueError("params=None found; expected update(gradients, state, params).")
         # Adam's m / (sqrt(v) + eps f) is that of gradients divided by f.
         updates, state = optimizer.update(
             scale(updates, "eps", operator.truediv),
