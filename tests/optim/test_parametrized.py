@@ -268,12 +268,12 @@ def test_an_inner_width_that_grows_alone():
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
     def changes(inner, seed, kind):
-        scheme, rule = init.at_base("mup", shapes(64), 2), optax.sgd(1e-4)
+        scheme, rule = init.at_base("mup", shapes(4), 2), optax.sgd(1e-4)
         if kind == "adam":
             rule = optax.adam(1e-5)
         params = scheme.init(shapes(inner), 2, key=jax.random.key(seed), rules=rules)
         optimizer = optim.parametrized(
-            rule, params, scheme, base=shapes(64), base_depth=2, kind=kind, rules=rules
+            rule, params, scheme, base=shapes(4), base_depth=2, kind=kind, rules=rules
         )
         updates, _ = optimizer.update(jax.grad(loss)(params), optimizer.init(params), params)
         pairs = zip(
@@ -284,8 +284,8 @@ def test_an_inner_width_that_grows_alone():
     for kind in ("sgd", "adam"):
         small, large = (
             np.mean([changes(inner, seed, kind) for seed in range(4)], axis=0)
-            for inner in (64, 1024)
+            for inner in (256, 4096)
         )
-        # Four draws of a narrow network scatter by a factor below 2; without the std's factor
-        # SGD's coordinates grow by 4 = sqrt(1024 / 64).
+        # The branches' outputs are a part 1/8 and 1/32 of the base network's, so that the networks
+        # differ little more than draws do; without the std's factor SGD's coordinates grow by 4.
         assert (large / small < 2).all() and (small / large < 2).all(), (kind, small, large)
