@@ -107,16 +107,9 @@ class SkipInit(nn.Module):
 class ScaledWSConv(nn.Module):
     """A convolution of odd size with scaled standardised weights, padded alike on all sides.
 
-    The kernel ``[K, K, C_in, C_out]`` is standardised in the forward pass and multiplied by a
-    learnable ``gain [C_out]``, and by what makes up for a ReLU before it.
-
-    Attributes:
-      features: ``C_out``.
-      size: ``K``.
-      stride: of the output positions.
-      use_bias: whether it has a bias vector ``[C_out]``.
-      after_relu: whether its input is the output of a ReLU.
-      dtype: what it computes in; the parameters are float32.
+    The kernel ``[size, size, C_in, features]`` is standardised in the forward pass and multiplied
+    by a learnable ``gain [features]`` and, with ``after_relu``, by what makes up for a ReLU before
+    it. Parameters are float32, whatever ``dtype`` it computes in.
 
     Source: Brock, De, Smith, ICLR 2021, equation 1 and section 4.1.
     """
