@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from nf_resnets.optim.groups import role_map_of
@@ -42,7 +43,6 @@ def adaptive_clip(
     Normalization*, ICML 2021, section 4.1.
 
     Example:
-      >>> import jax.numpy as jnp
       >>> params = {"stem": {"kernel": jnp.array([[3.0, 0.3], [4.0, 0.4]])}}
       >>> grads = {"stem": {"kernel": jnp.ones((2, 2))}}
       >>> clip = adaptive_clip(0.1)
@@ -60,8 +60,8 @@ def adaptive_clip(
             value = next(values)
             if leaf.role in exempt:
                 return grad
-            clip = optax.adaptive_grad_clip(clipping, eps, axis=_summed(leaf, grad.ndim))
-            return clip.update(grad, state, value)[0]
+            clip = optax.adaptive_grad_clip(clipping, eps, axis=_summed(leaf, jnp.ndim(grad)))
+            return clip.update(jnp.asarray(grad), state, jnp.asarray(value))[0]
 
         return role_map_of(params, rules).map(clipped, updates), state
 
