@@ -12,11 +12,92 @@ import pytest
 
 from nf_resnets import init, models, optim, roles, schemes
 from nf_resnets.models.transformer import sinusoids
-from tests.models.test_published import published_fixup_resnet, published_names
 from tests.models.test_transformer import random_like
-from tests.models.trees import images, quick_jit
+from tests.models.trees import block_trees, images, quick_jit
 
 SCHEME = schemes.get("fixup_published")
+
+
+def published_fixup_resnet(torch, blocks_per_stage):
+    """The Fixup ResNet for CIFAR with the structure and the names of the authors' release."""
+    nn = torch.nn
+
+    def scalar(value):
+        return nn.Parameter(torch.full((1,), float(value)))
+
+    def conv3x3(c_in, c_out, stride=1):
+        return nn.Conv2d(c_in, c_out, kernel_size=3, stride=stride, padding=1, bias=False)
+
+    class FixupBasicBlock(nn.Module):
+        def __init__(self, c_in, c_out, stride=1, downsample=None):
+            super().__init__()
+            self.bias1a = scalar(0)
+            self.conv1 = conv3x3(c_in, c_out, stride)
+            self.bias1b = scalar(0)
+            self.relu = nn.ReLU(inplace=True)
+            self.bias2a = scalar(0)
+            self.conv2 = conv3x3(c_out, c_out)
+            self.scale = scalar(1)
+            self.bias2b = scalar(0)
+            self.downsample = downsample
+
+        def forward(self, x):
+            identity = x
+            out = self.conv1(x + self.bias1a)
+            out = self.relu(out + self.bias1b)
+            out = self.conv2(out + self.bias2a)
+            out = out * self.scale + self.bias2b
+            if self.downsample is not None:
+                identity = self.downsample(x + self.bias1a)
+                identity = torch.cat((identity, torch.zeros_like(identity)), 1)
+            return self.relu(out + identity)
+
+    class FixupResNet(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1 = conv3x3(3, 16)
+            self.bias1 = scalar(0)
+            self.relu = nn.ReLU(inplace=True)
+            self.layer1 = self.make_layer(16, 16, 1)
+            self.layer2 = self.make_layer(16, 32, 2)
+            self.layer3 = self.make_layer(32, 64, 2)
+            self.bias2 = scalar(0)
+            self.linear = nn.Linear(64, 10)
+
+        def make_layer(self, c_in, c_out, stride):
+            downsample = nn.AvgPool2d(1, stride=stride) if stride != 1 else None
+            blocks = [FixupBasicBlock(c_in, c_out, stride, downsample)]
+            blocks += [FixupBasicBlock(c_out, c_out) for _ in range(blocks_per_stage - 1)]
+            return nn.Sequential(*blocks)
+
+        def forward(self, x):
+            x = self.relu(self.conv1(x) + self.bias1)
+            x = self.layer3(self.layer2(self.layer1(x)))
+            x = nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)
+            return self.linear(x + self.bias2)
+
+    return FixupResNet().double()
+
+
+def published_names(params):
+    """Our tree under the names, and in the layouts, of the published module."""
+    flat = {"conv1.weight": params["stem"]["kernel"], "bias1": params["bias_stem"]}
+    names = {
+        "bias_1a": "bias1a",
+        "bias_1b": "bias1b",
+        "bias_2a": "bias2a",
+        "bias_2b": "bias2b",
+        "multiplier": "scale",
+    }
+    for stage in (1, 2, 3):
+        for index, block in enumerate(block_trees(params[f"stage_{stage}"])):
+            prefix = f"layer{stage}.{index}."
+            flat |= {prefix + theirs: block[ours] for ours, theirs in names.items()}
+            flat |= {prefix + f"conv{j}.weight": block[f"conv_{j}"]["kernel"] for j in (1, 2)}
+    flat |= {"bias2": params["bias_head"], "linear.bias": params["head"]["bias"]}
+    flat["linear.weight"] = params["head"]["kernel"]
+    layouts = {4: lambda a: a.transpose(3, 2, 0, 1), 2: np.transpose, 0: lambda a: a.reshape(1)}
+    return {k: layouts.get(a.ndim, np.asarray)(np.asarray(a, float)) for k, a in flat.items()}
 
 
 def shapes(model, *inputs):
