@@ -73,10 +73,10 @@ def main(settings: Settings) -> int:
     started = datetime.datetime.now()
     out = settings.out or Path(f"runs/bench-{started:%Y%m%d-%H%M%S}")
     try:
-        if places.expanded(out).exists():
-            raise places.PlaceError(f"out={out} is there already; name a new folder.")
-        out = places.try_folder(out, "--out")
-    except places.PlaceError as error:
+        if out.expanduser().exists():
+            raise FileExistsError(f"out={out} is there already; name a new folder.")
+        out = places.try_folder(out)
+    except OSError as error:
         print(error, file=sys.stderr)
         return 2
     print(", ".join(f"{name} {value}" for name, value in about.items()))

@@ -120,9 +120,9 @@ def main(experiment: Experiment, command: Command) -> int:
         try:
             points = chosen(experiment, command)
             hosts.initialize(command.coordinator, command.num_processes, command.process_id)
-            out = places.expanded(default if command.out is None else command.out, "--out")
+            out = (command.out or default).expanduser()
             if hosts.is_process_zero():
-                places.try_folder(out, "--out")
+                places.try_folder(out)
                 sweep_command.refuse_without_rows(out)
                 if not can_draw():
                     print(NO_MATPLOTLIB, file=sys.stderr)

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import importlib.util
 import pkgutil
+import shutil
 import sys
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nf_resnets import __version__
-from nf_resnets.command_line import choose, program
+from nf_resnets.command_line import MISTAKE, program
 
 COMMANDS = {
     "demo": "train networks of 10 to 1,000 layers, draw Fixup's figure 3",
     "experiment": "redraw a figure or a table of the papers, by name",
-    "sweep": "train a grid of runs, and draw what came of it",
+    "sweep": "train a grid of runs, and draw the results",
     "find-lr": "find the learning rate of a network with short runs",
-    "analyze": "write a page about how a network starts",
+    "analyze": "write a page about a network before training",
     "train": "train a network for images, and keep it in one file",
     "train-translator": "train a Transformer to translate, and keep it in one file",
-    "predict": "say what a network sees in images, or translate sentences",
+    "predict": "name the classes of images, or translate sentences",
     "tune": "fine-tune a network on another data set",
     "export": "write a network as a StableHLO program",
     "from-torch": "keep a PyTorch checkpoint as a network of this library",
-    "show": "say what a network's file holds",
+    "show": "print the contents of a network's file",
 }
-PARTS = {
+MODULES = {
     "sweep": "sweep.__main__", "analyze": "analysis.__main__", "find-lr": "sweep.find_lr"
 }  # fmt: skip
 
@@ -50,25 +54,59 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:
         print(__version__)
         return 0
-    name = choose(prog, COMMANDS)
+    if sys.argv[1:2] == ["--tyro-print-completion"]:
+        return _completion(prog)
+    name = _chosen(prog, "COMMAND", COMMANDS)
     if name == "demo":
         return _experiment("fixup_fig3_depth", f"{prog} demo", scale="demo")
     if name == "experiment":
-        modules = experiments()
-        titles = {each: _title(module) for each, module in modules.items()}
-        chosen = choose(f"{prog} experiment", titles, "NAME")
-        return _experiment(chosen, f"{prog} experiment {chosen}")
-    if name in PARTS:
-        return _module(f"nf_resnets.{PARTS[name]}").run(f"{prog} {name}")
-    # A trained network's commands are those of one module, which reads their names itself.
-    sys.argv.insert(1, name)
-    return _module("nf_resnets.trained.__main__").run(prog)
+        titles = {each: _title(module) for each, module in experiments().items()}
+        name = _chosen(f"{prog} experiment", "NAME", titles)
+        return _experiment(name, f"{prog} experiment {name}")
+    if name in MODULES:
+        return _module(f"nf_resnets.{MODULES[name]}").run(f"{prog} {name}")
+    return _module("nf_resnets.trained.command").run(name, f"{prog} {name}")
+
+
+def _chosen(prog: str, kind: str, names: Mapping[str, str]) -> str:
+    """Takes a name out of ``sys.argv``; without one, prints the list of them and exits."""
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else "--help"
+    if name in names:
+        return name
+    if name in ("-h", "--help"):
+        print(f"usage: {prog} {kind} [OPTIONS]\n")
+        width, indent = shutil.get_terminal_size().columns - 1, max(map(len, names)) + 4
+        for each, about in names.items():
+            line = f"  {each}".ljust(indent) + about
+            print(textwrap.fill(line, width, subsequent_indent=" " * indent))
+        print(f"\n{prog} {kind} --help shows its options.")
+        raise SystemExit(0)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    print(f"{kind}={name!r} found; expected one of {', '.join(names)}{hint}.", file=sys.stderr)
+    raise SystemExit(MISTAKE)
 
 
 def _experiment(name: str, prog: str, **changed: Any) -> int:
     module = _module(experiments()[name])
     known = [module.EXPERIMENT] if hasattr(module, "EXPERIMENT") else []
     return module.run(*known, prog, **changed)
+
+
+def _completion(prog: str) -> int:
+    """Prints the completion of all commands for a shell: bash, zsh or tcsh."""
+    import tyro
+
+    commands: dict[str, Any] = dict(_module("nf_resnets.trained.command").COMMANDS)
+    for name in ("sweep", "find-lr"):
+        commands[name] = _module(f"nf_resnets.{MODULES[name]}").Command
+    commands["analyze"] = _module(f"nf_resnets.{MODULES['analyze']}").Options
+    commands["demo"] = _module(
+        f"{experiments()['fixup_fig3_depth'].rpartition('.')[0]}.main"
+    ).Command
+    config = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
+    tyro.extras.subcommand_cli_from_dict(commands, prog=prog, config=config)
+    return 0
 
 
 def _module(name: str) -> Any:

@@ -1,30 +1,25 @@
-"""How the commands read their command line and end: help, names that were replaced, exit codes."""
+"""How the commands read their command line, and how they end."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import difflib
 import inspect
 import io
-import itertools
 import os
 import shutil
 import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
+import docstring_parser
 import tyro
 
 MISTAKE = 2
 """The exit code of what the user can mend."""
-
-REPLACED = {"--network": "--model", "--learning-rate": "--peak-lr"}
-"""Options that had another name, and are still read by it."""
 
 
 def program() -> str:
@@ -39,51 +34,22 @@ def read(command: type, prog: str = "", description: str | None = None, default:
     """Reads ``sys.argv`` into a dataclass; help and mistakes end the process as tyro does.
 
     Args:
-      command: a dataclass; what stands under a field is its help.
-      prog: what the help calls the command; by default how it was started.
-      description: what the help says of it; by default the docstring.
+      command: a dataclass; the text under a field is its help.
+      prog: the name of the command in its help; by default how it was started.
+      description: by default the docstring.
       default: the options that are not given; by default the defaults of the fields.
     """
-    text = inspect.getdoc(command) if description is None else description
+    width = shutil.get_terminal_size().columns - 1
+    text = inspect.getdoc(command) or "" if description is None else description
     return tyro.cli(
         command,
         prog=prog or program(),
-        description=_paragraphs(text or ""),
-        args=[_renamed(word) for word in sys.argv[1:]],
+        # tyro breaks the lines of options only.
+        description="\n\n".join(textwrap.fill(part, width) for part in text.split("\n\n")),
         default=default,
-        config=(tyro.conf.FlagCreatePairsOff,),
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
         registry=_REGISTRY,
     )
-
-
-def choose(prog: str, commands: Mapping[str, str], what: str = "COMMAND") -> str:
-    """Takes the name of a command out of ``sys.argv``.
-
-    Args:
-      prog: what stands before it.
-      commands: what each does, in a few words.
-      what: the usage line calls the name.
-
-    Raises:
-      SystemExit: without a name, after the list of them; for another name.
-    """
-    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if name in ("-h", "--help"):
-        width, indent = shutil.get_terminal_size().columns - 1, max(map(len, commands)) + 4
-        print(f"usage: {prog} {what} [OPTIONS]\n")
-        for each, about in commands.items():
-            first = f"  {each}".ljust(indent)
-            print(textwrap.fill(about, width, initial_indent=first, subsequent_indent=" " * indent))
-        print(f"\n{prog} {what} --help shows its options.")
-        raise SystemExit(0)
-    if name not in commands:
-        close = difflib.get_close_matches(name, commands, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        known = ", ".join(commands)
-        print(f"{what}={name!r} found; expected one of {known}{hint}.", file=sys.stderr)
-        raise SystemExit(MISTAKE)
-    del sys.argv[1]
-    return name
 
 
 def finish(main: Callable[[], int | None], interrupted: str, unread: int = 0) -> int:
@@ -91,7 +57,7 @@ def finish(main: Callable[[], int | None], interrupted: str, unread: int = 0) ->
 
     Args:
       main: returns the exit code; a ``SystemExit`` with a sentence is bad input.
-      interrupted: what is said after Ctrl-C.
+      interrupted: the text after Ctrl-C.
       unread: the exit code when nobody reads the output any more (``| head``).
 
     Returns:
@@ -117,89 +83,45 @@ def finish(main: Callable[[], int | None], interrupted: str, unread: int = 0) ->
         return MISTAKE
 
 
-def _renamed(word: str) -> str:
-    name, equals, value = word.partition("=")
-    return REPLACED.get(name.replace("_", "-"), name) + equals + value
-
-
-def _paragraphs(text: str) -> str:
-    """A description that fits the terminal; tyro breaks the lines of options only.
-
-    It keeps the ends of lines before those that begin with a space.
-    """
-    width = shutil.get_terminal_size().columns - 1
-    parts = [" ".join(part.split()) for part in text.split("\n\n")]
-    return "\n".join(
-        textwrap.fill(part, width, initial_indent=" ", subsequent_indent=" ") for part in parts
-    )
-
-
 _REGISTRY = tyro.constructors.ConstructorRegistry()
 
 
 @_REGISTRY.struct_rule
 def _dataclass(info: tyro.constructors.StructTypeInfo) -> Any:
-    """The fields of a dataclass, with helps in one line each and without what goes unsaid."""
+    """The fields of a dataclass, with helps in one paragraph each and without empty defaults."""
     if not dataclasses.is_dataclass(info.type):
         return None
-    types_of = typing.get_type_hints(info.type, include_extras=True)
-    helps: dict[str, str] = {}
-    for each in reversed(info.type.__mro__[:-1]):
-        helps |= _helps(each)
+    parsed = docstring_parser.parse_from_object(info.type).params
+    helps = {each.arg_name: " ".join((each.description or "").split()) for each in parsed}
+    hints = typing.get_type_hints(info.type, include_extras=True)
     fields = []
     for field in dataclasses.fields(info.type):
-        default = tyro.constructors.MISSING_NONPROP
+        default = field.default
         if isinstance(info.default, info.type):
             default = getattr(info.default, field.name)
-        elif field.default is not dataclasses.MISSING:
-            default = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        of = types_of[field.name]
-        bare = typing.get_args(of)[0] if typing.get_origin(of) is Annotated else of
-        is_group = dataclasses.is_dataclass(bare)
-        how = tyro.conf.arg(
-            metavar=_metavar(bare),
-            help_behavior_hint=_default,
-            prefix_name=False if is_group else None,
-        )
-        named: Any = Annotated[(of, how)]
-        fields.append(
-            tyro.constructors.StructFieldSpec(field.name, named, default, helps.get(field.name))
-        )
+        elif default is dataclasses.MISSING:
+            factory = field.default_factory
+            is_required = factory is dataclasses.MISSING
+            default = tyro.constructors.MISSING_NONPROP if is_required else factory()
+        option = tyro.conf.arg(metavar=_metavar(hints[field.name]), help_behavior_hint=_default)
+        named: Any = Annotated[(hints[field.name], option)]
+        spec = tyro.constructors.StructFieldSpec(field.name, named, default, helps.get(field.name))
+        fields.append(spec)
     return tyro.constructors.StructConstructorSpec(info.type, tuple(fields))
 
 
-def _helps(command: type) -> Mapping[str, str]:
-    """What stands under the fields of a dataclass, a line each."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(command))).body
-    assert isinstance(tree, ast.ClassDef)
-    return {
-        field.target.id: " ".join(text.value.value.split())
-        for field, text in itertools.pairwise(tree.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
-    }  # fmt: skip
-
-
-def _metavar(of: Any) -> str | None:
-    """What stands for the value of an option; None for what tyro says."""
-    origin, within = typing.get_origin(of), typing.get_args(of)
-    if origin in (typing.Union, types.UnionType) and type(None) in within:
-        (kind,) = (each for each in within if each is not type(None))
-        return _metavar(kind) or _word(kind)
-    if origin is tuple and within[1:] == (...,):
-        return f"{_word(within[0])} ..."
-    return f"{{{','.join(within)}}}" if origin is Literal else None
-
-
-def _word(kind: type) -> str:
-    return "PATH" if kind is Path else getattr(kind, "__name__", str(kind)).upper()
+def _metavar(hint: Any) -> str | None:
+    """The name of the value of an option that may be None; else tyro's."""
+    if typing.get_origin(hint) is Annotated:
+        hint = typing.get_args(hint)[0]
+    if not isinstance(hint, types.UnionType):
+        return None
+    kind = next(each for each in typing.get_args(hint) if each is not types.NoneType)
+    return str(kind.__name__).upper()
 
 
 def _default(value: str) -> str:
     return "" if value in ("", ".", "None", "False") else f"(default: {value})"
 
 
-__all__ = ["MISTAKE", "REPLACED", "finish", "program", "read"]
+__all__ = ["MISTAKE", "finish", "program", "read"]

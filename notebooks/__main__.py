@@ -95,6 +95,8 @@ def write(name: str, notebook: Any) -> Path:
                 data.pop("text/plain", None)
                 data["image/png"] = smaller(data["image/png"])
     notebook.metadata["language_info"] = {"name": "python"}
+    # The runtime that Colab and Kaggle begin with.
+    notebook.metadata |= {"accelerator": "GPU", "kaggle": {"accelerator": "gpu"}}
     path = FOLDER / f"{name}.ipynb"
     text = jupytext.writes(notebook, fmt="ipynb")
     path.write_text(json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n")

@@ -1,36 +1,34 @@
-"""Help, names that were replaced and exit codes, as every command has them."""
+"""Help and exit codes, as every command has them."""
 
-import dataclasses
 import io
 import sys
 
 import pytest
 
+from nf_resnets import __main__ as entry
 from nf_resnets import command_line
 from tests.test_main import run
 
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options for a test."""
-
-    model: str
-    peak_lr: float = 0.1
+TYPED = [*sorted({*entry.COMMANDS} - {"experiment"}), "experiment skipinit_lr_batch"]
 
 
-@pytest.mark.parametrize(
-    "words", [["--network", "n", "--learning-rate", "3"], ["--network=n", "--learning_rate=3"]]
-)
-def test_replaced_names_are_read(words, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["x", *words])
-    assert command_line.read(Options) == Options("n", 3.0)
+@pytest.mark.parametrize("typed", ["", "experiment", *TYPED])
+def test_help_fits_the_terminal(typed, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(monkeypatch, *typed.split(), "--help") == 0
+    _, *lines = capsys.readouterr().out.splitlines()  # tyro does not break the usage line
+    assert 50 < max(map(len, lines)) <= 80
+    # The help of an option that can be left out says nothing of None.
+    assert not any(word in line for line in lines for word in ("{None}", "None)", "default: )"))
+    titles = [line.split("─ ")[1].split(" ─")[0] for line in lines if line.startswith("╭")]
+    assert len({*titles}) == len(titles) and not any("." in title for title in titles)
 
 
 @pytest.mark.parametrize(
     "typed",
-    ["sweep --grid peak_lr=x", "sweep --workers -1", "analyze --model vgg-11", "show gone",
-     "train --model wrn-11-1 --out {}/net", "demo --grid scheme=nonsense --out {}/demo",
-     "experiment skipinit_lr_batch --grid seed=x", "experiment fixup_table1_resnet110 --seeds -1"],
+    ["sweep --grid peak_lr=x", "analyze --model vgg-11", "show gone",
+     "train --model wrn-11-1 --out {}/net", "train --config {}/gone",
+     "demo --grid scheme=nonsense --out {}/demo"],
 )  # fmt: skip
 def test_bad_input_ends_with_one_code_and_one_sentence(typed, monkeypatch, capsys, tmp_path):
     assert run(monkeypatch, *typed.format(tmp_path).split()) == 2
@@ -43,7 +41,6 @@ def test_how_a_command_ends(capsys):
         raise code
 
     assert command_line.finish(lambda: None, "") == 0
-    assert command_line.finish(lambda: 1, "") == 1
     assert command_line.finish(lambda: leave(SystemExit(143)), "") == 143
     assert command_line.finish(lambda: leave(SystemExit("Bad.")), "") == 2
     assert command_line.finish(lambda: leave(KeyboardInterrupt()), "Stopped.") == 130

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,14 +25,23 @@ def test_the_help_names_all_commands(monkeypatch, capsys):
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "usage: nf-resnets COMMAND [OPTIONS]"
         assert [line.split()[0] for line in lines[2 : 2 + len(entry.COMMANDS)]] == [*entry.COMMANDS]
-    trained = {*command.COMMANDS}
-    assert set(entry.COMMANDS) - trained == {"demo", "experiment", "sweep", "analyze", "find-lr"}
-    assert trained < set(entry.COMMANDS)
+    assert {*command.COMMANDS} < {*entry.COMMANDS}
 
 
 def test_the_version_is_the_packages(monkeypatch, capsys):
     assert run(monkeypatch, "--version") == 0
     assert capsys.readouterr().out == f"{nf_resnets.__version__}\n"
+
+
+def test_a_shell_completes_all_commands(monkeypatch, capsys):
+    assert run(monkeypatch, "--tyro-print-completion", "bash") == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("find-lr", "--peak-lr", "--platforms", "--grid"))
+
+
+def test_all_experiments_have_a_name():
+    root = Path(entry.__file__).parents[1] / "experiments"
+    assert {*entry.experiments()} == {path.stem for path in root.glob("*_*.py")} - {"__init__"}
 
 
 def test_the_help_of_experiment_names_all_of_them(monkeypatch, capsys):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 RANKS = {
     "roles": 0, "random": 0, "taps": 0, "calibration": 0, "places": 0, "topology": 0,
     "command_line": 0, "machine": 0,
-    "manifest": 1, "parametrization": 1,
+    "parametrization": 1,
     "schemes": 2,
     "init": 3, "models": 3, "norm_free": 3,
     "data": 4, "optim": 4,

@@ -92,7 +92,7 @@ def _thumbnail(result: Result, figure: Path) -> str:
 def layouts_table() -> str:
     """The layouts of PyTorch checkpoints that are known."""
     rows = ["| layout | whose | network | scheme |", "| --- | --- | --- | --- |"]
-    for one in LAYOUTS:
+    for one in LAYOUTS.values():
         arguments = ", ".join(f"{name}={value}" for name, value in one.arguments.items())
         rows.append(
             f"| `{one.name}` | {one.title.removeprefix('the ')} | "

@@ -355,7 +355,7 @@ def folder_for(options: Options) -> Path:
     if options.file:
         named = f"{options.file.stem}-{options.dataset}"
     folder = options.out or Path("runs") / "analysis" / named
-    folder = places.try_folder(folder, "--out")
+    folder = places.try_folder(folder)
     try:
         names = {path.name for path in folder.iterdir()}
         same = not names

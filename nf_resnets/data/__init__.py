@@ -27,7 +27,7 @@ from nf_resnets.data.order import (
     steps_per_epoch,
 )
 from nf_resnets.data.sources import DATASETS, load
-from nf_resnets.data.stream import Reading, evaluation_stream, stream_order, training_stream
+from nf_resnets.data.stream import Reading, evaluation_stream, training_stream
 
 __all__ = [
     "DATASETS",
@@ -63,7 +63,6 @@ __all__ = [
     "random_flip",
     "seed_key",
     "steps_per_epoch",
-    "stream_order",
     "training_batch",
     "training_stream",
 ]

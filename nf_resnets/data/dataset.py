@@ -4,8 +4,9 @@ The whole set is held in memory as raw pixels; the training step puts it on the 
 crops, flips and normalises there.
 """
 
+from __future__ import annotations
+
 import dataclasses
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,10 +30,10 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training and a test split that have been checked; ``from_splits`` fills in the statistics.
+    """A training and a test split; :func:`from_splits` checks them and fills in the statistics.
 
     Args:
-      name: what messages call the data set.
+      name: its name in messages.
       train: training split.
       test: test split.
       num_classes: labels are in [0, num_classes).
@@ -41,10 +42,6 @@ class Dataset:
       std: standard deviation of the training pixels, per channel, in raw pixel units.
       max_value: the largest value that a pixel can take, in raw pixel units: 16 for digits, 255
         for the others.
-
-    Raises:
-      ValueError: if the arrays cannot be trained on; the message names the split, what was found,
-        and for a bad value the index of the first one.
     """
 
     name: str
@@ -56,67 +53,26 @@ class Dataset:
     std: tuple[float, ...]
     max_value: float
 
-    def __post_init__(self) -> None:
-        names: Any = self.class_names  # of whatever type it is
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"{self.name}: class_names={names!r} found; expected texts.")
-        if len(set(names)) < len(names):
-            raise ValueError(f"{self.name}: class_names={names!r} found; expected no name twice.")
-        if len(self.class_names) != self.num_classes:
-            raise ValueError(
-                f"{self.name}: num_classes={self.num_classes} but class_names has"
-                f" {len(self.class_names)} names."
-            )
-        for split_name, split in (("train", self.train), ("test", self.test)):
-            where = f"{self.name}, {split_name} split"
-            _check_shapes(where, split)
-            _check_pixels(where, split.images, self.max_value)
-            _check_labels(where, split.labels, self.num_classes)
-        shape = self.train.images.shape[1:]
-        if self.test.images.shape[1:] != shape:
-            raise ValueError(
-                f"{self.name}: training images have shape {shape} but test images"
-                f" {self.test.images.shape[1:]}."
-            )
-        if np.all(self.train.labels == self.train.labels[0]):
-            raise ValueError(
-                f"{self.name}, train split: all {len(self.train.labels)} labels are"
-                f" {self.train.labels[0]}; at least two classes must be present."
-            )
-        for field, value in (("mean", self.mean), ("std", self.std)):
-            if len(value) != shape[-1]:
-                raise ValueError(
-                    f"{self.name}: {field} has {len(value)} values but the images have"
-                    f" {shape[-1]} channels."
-                )
-            if not np.all(np.isfinite(value)):
-                raise ValueError(f"{self.name}: {field} must be finite, got {value}.")
-        if not min(self.std) > 0:
-            channel = int(np.argmin(self.std))
-            raise ValueError(
-                f"{self.name}: std of channel {channel} is {self.std[channel]}; it must be"
-                " positive, a constant channel cannot be normalised."
-            )
-
 
 def from_splits(
     name: str,
     train: Split,
     test: Split,
-    class_names: tuple[str, ...],
+    class_names: Sequence[str],
     max_value: float = 255.0,
 ) -> Dataset:
     """Returns a checked ``Dataset`` whose mean and std are those of the training split.
 
     Args:
-      name: what messages call the data set.
+      name: its name in messages.
       train: training split.
       test: test split.
       class_names: one name per class, in the order of the labels.
       max_value: the largest value that a pixel can take.
 
     Raises:
-      ValueError: if the arrays cannot be trained on.
+      ValueError: if the arrays cannot be trained on; the message names the split, and for a bad
+        value the index of the first one.
 
     Example:
       >>> images = np.arange(16, dtype=np.uint8).reshape(4, 2, 2, 1)
@@ -124,15 +80,22 @@ def from_splits(
       >>> from_splits("mine", train=split, test=split, class_names=("cat", "dog")).mean
       (7.5,)
     """
-    for field, split in (("train", train), ("test", test)):
-        if not isinstance(split, Split):
-            raise ValueError(
-                f"{name}: {field} is a {type(split).__name__}; expected data.Split(images, labels)."
-            )
-    # Before the statistics, which mean nothing for pixels that are NaN or of a wrong shape.
-    _check_shapes(f"{name}, train split", train)
-    _check_pixels(f"{name}, train split", train.images, max_value)
+    class_names = tuple(class_names)
+    if len(set(class_names)) < len(class_names):
+        raise ValueError(f"{name}: class_names={class_names!r} found; expected no name twice.")
+    for kind, split in (("train", train), ("test", test)):
+        _check(f"{name}, {kind} split", split, len(class_names), max_value)
+    shapes = train.images.shape[1:], test.images.shape[1:]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"{name}: images of {shapes[0]} and test images of {shapes[1]} found.")
+    if np.all(train.labels == train.labels[0]):
+        raise ValueError(
+            f"{name}, train split: all {len(train.labels)} labels are {train.labels[0]}; at least "
+            "two classes must be present."
+        )
     mean, std = _channel_statistics(train.images)
+    if not min(std) > 0:
+        raise ValueError(f"{name}: std={std} found; a constant channel cannot be normalised.")
     return Dataset(name, train, test, len(class_names), class_names, mean, std, max_value)
 
 
@@ -157,7 +120,7 @@ def from_arrays(
       test: images and labels of the test split.
       class_names: one name per class; by default the numbers, or the texts in their order.
       max_value: the value of a white pixel; by default 255 for uint8 and 1 for floats.
-      name: what messages call the data set.
+      name: its name in messages.
 
     Raises:
       ValueError: if the arrays cannot be trained on.
@@ -168,58 +131,49 @@ def from_arrays(
       >>> dataset.train.images.shape, dataset.test.images.shape
       ((8, 1, 1, 1), (2, 1, 1, 1))
     """
-    if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
-        raise ValueError(f"test is a {type(test).__name__}; expected (images, labels).")
-    names: Any = () if class_names is None else class_names
-    names = names if isinstance(names, str) else tuple(names)
-    pairs = [(images, labels)] + ([] if test is None else [tuple(test)])
-    if np.asarray(labels).dtype.kind in "US" and not names:
+    names = None if class_names is None else tuple(class_names)
+    if names is None and np.asarray(labels).dtype.kind in "US":
         names = tuple(np.unique(np.asarray(labels).astype(str)).tolist())
-    given = [_split_of(pixels, classes, names, name) for pixels, classes in pairs]
-    most = 0
-    for split in given:
-        _check_shapes(name, split)
-        _check_labels(name, split.labels, len(names) if names else sys.maxsize)
-        most = max(most, int(split.labels.max()))
-    labels = given[0].labels
-    if not names:
-        missing = np.setdiff1d(np.arange(min(most, len(labels)) + 1), labels)
-        if missing.size:
+    train = _split_of(images, labels, names, name)
+    tested = None if test is None else _split_of(*test, names, name)
+    labels = train.labels
+    if names is None:
+        classes = np.unique(labels)
+        if len(classes) != classes[-1] + 1 or classes[0] < 0:
             raise ValueError(
-                f"{name}: no training image has label {missing[0]}, and the largest label is "
-                f"{most}; expected labels from 0 without a gap, as np.unique(labels, "
+                f"{name}: labels {classes[0]} to {classes[-1]} of {len(classes)} classes found; "
+                "expected labels from 0 without a gap, as np.unique(labels, "
                 "return_inverse=True)[1] numbers them, or class_names."
             )
-        names = tuple(map(str, range(most + 1)))
+        names = tuple(map(str, range(len(classes))))
     order = np.random.default_rng(0).permutation(len(labels))
-    if test is None:
+    if tested is None:
         is_test = np.zeros(len(labels), bool)
         for label in np.unique(labels):
             rows = order[labels[order] == label]
             if len(rows) == 1:
                 raise ValueError(
-                    f"{name}: class {names[label]!r} has one image; expected two or more, "
-                    "some to train on and some to test on."
+                    f"{name}: class {label} has one image; expected two or more, some to train on "
+                    "and some to test on."
                 )
             is_test[rows[: max(1, round(len(rows) / 5))]] = True
-        given.append(_rows_of(given[0], order[is_test[order]]))
+        chosen = order[is_test[order]]
+        tested = Split(train.images[chosen], labels[chosen])
         order = order[~is_test[order]]
     if max_value is None:
-        max_value = 255.0 if given[0].images.dtype == np.uint8 else 1.0
-    return from_splits(name, _rows_of(given[0], order), given[1], names, max_value)
+        max_value = 255.0 if train.images.dtype == np.uint8 else 1.0
+    return from_splits(name, Split(train.images[order], labels[order]), tested, names, max_value)
 
 
-def _split_of(images: Any, labels: Any, names: Sequence[str], where: str) -> Split:
+def _split_of(images: Any, labels: Any, names: Sequence[str] | None, where: str) -> Split:
     images, labels = np.asarray(images), np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:  # as Keras has them
         labels = labels[:, 0]
     if labels.dtype.kind in "US":
-        texts = labels.astype(str)
+        texts, names = labels.astype(str), list(names or ())
         unknown = np.setdiff1d(texts, names)
         if unknown.size:
-            raise ValueError(
-                f"{where}: label {str(unknown[0])!r} found; expected one of {', '.join(names)}."
-            )
+            raise ValueError(f"{where}: label {str(unknown[0])!r} found; expected one of {names}.")
         labels = np.argsort(names)[np.searchsorted(np.sort(names), texts)]
     elif labels.ndim == 2:
         if not (np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all()):
@@ -228,13 +182,13 @@ def _split_of(images: Any, labels: Any, names: Sequence[str], where: str) -> Spl
                 "texts [N], or a single 1 among zeros in each row."
             )
         labels = labels.argmax(1)
-    if labels.dtype.kind in "iu" and np.all(labels == labels.astype(np.int32)):
-        labels = labels.astype(np.int32)
-    return Split(images[..., None] if images.ndim == 3 else images, labels)
-
-
-def _rows_of(split: Split, rows: np.ndarray) -> Split:
-    return Split(split.images[rows], split.labels[rows])
+    whole = labels.dtype.kind in "iu" and np.array_equal(labels, labels.astype(np.int32))
+    if not whole or len(images) != len(labels) or not len(labels):
+        raise ValueError(
+            f"{where}: {len(images)} images and {len(labels)} labels of {labels.dtype} found; "
+            "expected as many of both, and whole numbers."
+        )
+    return Split(images[..., None] if images.ndim == 3 else images, labels.astype(np.int32))
 
 
 def _channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -250,56 +204,35 @@ def _channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[fl
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def _check_shapes(where: str, split: Split) -> None:
-    for field, value in (("images", split.images), ("labels", split.labels)):
-        if not isinstance(value, np.ndarray):
-            raise ValueError(f"{where}: {field} must be a NumPy array, got {type(value).__name__}.")
+def _check(where: str, split: Split, num_classes: int, max_value: float) -> None:
     images, labels = split.images, split.labels
-    if images.ndim != 4:
-        raise ValueError(f"{where}: images must have shape [N, H, W, C], got {images.shape}.")
+    if images.ndim != 4 or not images.size or labels.shape != images.shape[:1]:
+        raise ValueError(
+            f"{where}: images {images.shape} and labels {labels.shape} found; expected "
+            "[N, H, W, C] and [N]."
+        )
     if images.shape[1] in (1, 3) and min(images.shape[2:]) > 4:
         raise ValueError(
             f"{where}: images of shape {images.shape} look like [N, C, H, W]; expected "
             "[N, H, W, C], as np.moveaxis(images, 1, -1) makes them."
         )
-    if labels.ndim != 1:
-        raise ValueError(f"{where}: labels must have shape [N], got {labels.shape}.")
-    if len(images) != len(labels):
-        raise ValueError(f"{where}: {len(images)} images but {len(labels)} labels.")
-    if images.size == 0:
-        raise ValueError(f"{where}: there is no pixel in images of shape {images.shape}.")
     check_sides(f"{where}: images of shape {images.shape}", *images.shape[1:3])
-
-
-def _check_pixels(where: str, images: np.ndarray, max_value: float) -> None:
-    floating = images.dtype in (np.float16, np.float32, np.float64)
-    if not floating and images.dtype != np.uint8:
-        raise ValueError(
-            f"{where}: images must be uint8, float16, float32 or float64, got {images.dtype}."
-        )
-    fits: list[tuple[str, np.ndarray]] = [(f"at most max_value={max_value}", images <= max_value)]
-    if floating:
-        fits = [("a finite value", np.isfinite(images)), ("0 or more", images >= 0), *fits]
-    for expected, good in fits:
-        if not good.all():
-            index = _first(~good)
-            raise ValueError(f"{where}: pixel {index} is {images[index]}, expected {expected}.")
-    if floating and max_value >= 8 and 0 < images.max() <= 1:
+    if images.dtype != np.uint8 and images.dtype.kind != "f":
+        raise ValueError(f"{where}: images of {images.dtype} found; expected uint8 or floats.")
+    bad = ~((images >= 0) & (images <= max_value))  # NaN is bad, too
+    if bad.any():
+        index = _first(bad)
+        raise ValueError(f"{where}: pixel {index} is {images[index]}; expected 0 to {max_value}.")
+    if images.dtype.kind == "f" and max_value >= 8 and 0 < images.max() <= 1:
         raise ValueError(
             f"{where}: the largest pixel is {images.max()}, as of images scaled to 0 to 1; "
             f"expected raw ones, from 0 to max_value={max_value}."
         )
-
-
-def _check_labels(where: str, labels: np.ndarray, num_classes: int) -> None:
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"{where}: labels must be integers, got {labels.dtype}.")
     bad = (labels < 0) | (labels >= num_classes)
     if bad.any():
-        index = _first(bad)
+        (index,) = _first(bad)
         raise ValueError(
-            f"{where}: label {index[0]} is {labels[index]}, expected "
-            + ("0 or more." if num_classes == sys.maxsize else f"a class in [0, {num_classes}).")
+            f"{where}: label {index} is {labels[index]}; expected a class in [0, {num_classes})."
         )
 
 

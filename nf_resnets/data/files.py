@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import os
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +19,6 @@ _CIFAR = {
     "train.bin": (["train.bin"], "test.bin", 2, "fine_label_names.txt"),
 }  # fmt: skip
 _SIDE = 32
-_PIXELS = 3 * _SIDE * _SIDE
-
-# What NumPy raises for files that are none of its own, among others for a single array.
-_UNREADABLE = (
-    ValueError, OSError, KeyError, EOFError, MemoryError, AttributeError, TypeError,
-    zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-
 _ARRAYS = (
     ("images", "labels", "test_images", "test_labels"),
     ("x_train", "y_train", "x_test", "y_test"),
@@ -50,17 +41,15 @@ def from_cifar(folder: str | os.PathLike[str]) -> Dataset:
       The data set, uint8 images [N, 32, 32, 3] and int32 labels [N].
 
     Raises:
-      ValueError: if a file is missing or has another length than whole images; it is named.
+      ValueError: if a file has another length than whole images; it is named.
+      OSError: if a file is missing.
     """
-    path = places.expanded(folder)
-    first = next((name for name in _CIFAR if (path / name).is_file()), None)
-    if first is None:
-        raise ValueError(f"{path} has no {' or '.join(_CIFAR)}; expected CIFAR's binary files.")
+    path = Path(folder).expanduser()
+    first = next((name for name in _CIFAR if (path / name).is_file()), "data_batch_1.bin")
     train, test, label_bytes, meta = _CIFAR[first]
-    names = tuple(_read(path / meta).decode("ascii", "replace").split())
-    training = _joined([_records(path / name, label_bytes) for name in train])
-    tested = _joined([_records(path / test, label_bytes)])
-    return from_splits(str(path), training, tested, class_names=names)
+    names = places.read_file(path / meta).decode("ascii", "replace").split()
+    training = _records([path / name for name in train], label_bytes)
+    return from_splits(str(path), training, _records([path / test], label_bytes), names)
 
 
 def from_npz(path: str | os.PathLike[str]) -> Dataset:
@@ -85,44 +74,31 @@ def from_npz(path: str | os.PathLike[str]) -> Dataset:
       >>> from_npz(file).class_names
       ('cat', 'dog')
     """
-    path = places.expanded(path)
+    data = places.read_file(path)
     try:
-        with places.open_file(path) as stream, np.load(stream, allow_pickle=False) as arrays:
-            names = next((each for each in _ARRAYS if each[0] in arrays), None)
-            if names is None:
-                raise ValueError(f"it has {', '.join(arrays)}")
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            names = next(each for each in _ARRAYS if each[0] in arrays)
             images, labels = (arrays[name] for name in names[:2])
             has_test = any(name in arrays for name in names[2:])
             test = tuple(arrays[name] for name in names[2:]) if has_test else None
-    except _UNREADABLE as error:
-        reason = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
+    except Exception as error:  # NumPy, zipfile and zlib each raise their own
         expected = " or ".join(f"{each[0]} and {each[1]}" for each in _ARRAYS)
         raise ValueError(
-            f"{path} cannot be read: {reason}; expected an .npz file with {expected}."
+            f"{path} cannot be read ({error!r}); expected an .npz file with {expected}."
         ) from None
     return from_arrays(images, labels, test=test, name=str(path))
 
 
-def _records(path: Path, label_bytes: int) -> Split:
-    records = np.frombuffer(_read(path), np.uint8)
-    size = label_bytes + _PIXELS
-    if not records.size or records.size % size:
-        raise ValueError(f"{path} has {records.size:,} bytes; expected a multiple of {size:,}.")
-    records = records.reshape(-1, size)
+def _records(paths: list[Path], label_bytes: int) -> Split:
+    size, splits = label_bytes + 3 * _SIDE * _SIDE, []
+    for path in paths:
+        data = np.frombuffer(places.read_file(path), np.uint8)
+        if not data.size or data.size % size:
+            raise ValueError(f"{path} has {data.size:,} bytes; expected a multiple of {size:,}.")
+        splits.append(data.reshape(-1, size))
+    records = np.concatenate(splits)
     images = records[:, label_bytes:].reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
-    return Split(images, records[:, label_bytes - 1].astype(np.int32))
-
-
-def _joined(splits: list[Split]) -> Split:
-    images, labels = zip(*((each.images, each.labels) for each in splits), strict=True)
-    return Split(np.ascontiguousarray(np.concatenate(images)), np.concatenate(labels))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return places.read_file(path)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+    return Split(np.ascontiguousarray(images), records[:, label_bytes - 1].astype(np.int32))
 
 
 __all__ = ["from_cifar", "from_npz", "is_cifar"]

@@ -6,7 +6,6 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".
 """Of the files that are images; others are passed over, and so are names that begin with a dot."""
 
 TESTS = ("test", "val", "valid", "validation")
-"""What the folder of the test split may be called; the first that is there is used."""
+"""The names of a folder of the test split; the first that is there is used."""
 
 
 def from_folder(
@@ -35,16 +34,15 @@ def from_folder(
 
     Args:
       path: of the folder; ``~`` is expanded.
-      size: height and width in pixels, or one number for both: what is in the middle of an image,
-        in these proportions, is resized with a bicubic filter. Without it all images must be of
-        one size.
+      size: height and width in pixels, or one number for both: the middle of an image, in these
+        proportions, is resized with a bicubic filter. Without it all images must be of one size.
 
     Returns:
       The data set, uint8 images [N, H, W, C] and int32 labels [N].
 
     Raises:
-      ValueError: if there is no such folder, it has less than two classes, a class has no images,
-        an image cannot be read, or sizes differ; the sentence names the folder or the file.
+      ValueError: if it has less than two classes, a class has no images, an image cannot be read,
+        or sizes differ; the sentence names the folder or the file.
 
     Example:
       >>> import tempfile
@@ -58,28 +56,26 @@ def from_folder(
       >>> dataset.class_names, dataset.train.images.shape, len(dataset.test.labels)
       (('cat', 'dog'), (8, 8, 8, 3), 2)
     """
-    folder = places.expanded(path)
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder; expected one with a folder for each class.")
-    sides = _sides(size)
+    folder = Path(path).expanduser()
+    sides = size if size is None or isinstance(size, tuple) else (size, size)
+    if sides is not None:
+        check_sides(f"size={size!r}", *sides)
     tests = [folder / name for name in TESTS if (folder / name).is_dir()]
     has_splits = bool(tests) and (folder / "train").is_dir()
-    if not has_splits:
-        _refuse_splits(folder)
     train = _files(folder / "train" if has_splits else folder)
     test = _files(tests[0]) if has_splits else {}
-    if has_splits and not test:
-        raise ValueError(f"{tests[0]} has no folder; expected one for each class, as in train.")
     names = list(train)
-    if len(names) < 2:
-        found = f"one class only, {names[0]!r}" if names else "no folder of images"
+    if len(names) < 2 or (has_splits and not test) or not test.keys() <= train.keys():
         raise ValueError(
-            f"{folder} has {found}; expected a folder for each of two or more classes."
+            f"{folder} has the classes {', '.join(names) or 'none'} to train on and "
+            f"{', '.join(test) or 'none'} to test on; expected a folder of images for each of two "
+            "or more classes."
         )
-    for name in test:
-        if name not in train:
-            raise ValueError(f"{tests[0] / name} is a class without images to train on; expected "
-                             f"one of {', '.join(names)}.")  # fmt: skip
+    if not has_splits and {name.lower() for name in names} & {"train", "training", *TESTS}:
+        raise ValueError(
+            f"{folder} has the folders {', '.join(names)}; expected a folder for each class, or "
+            f"splits called train and {TESTS[0]} (or {', '.join(TESTS[1:])})."
+        )
     labelled = [(file, names.index(name)) for split in (train, test)
                 for name, files in split.items() for file in files]  # fmt: skip
     images = _images([file for file, _ in labelled], sides)
@@ -102,86 +98,44 @@ def parse(name: str) -> tuple[str, tuple[int, int] | None]:
     return (match[1], (int(match[2]), int(match[3] or match[2]))) if match else (name, None)
 
 
-def _sides(size: Any) -> tuple[int, int] | None:
-    """Height and width; refuses what is no number of pixels, or two of them."""
-    if size is None:
-        return None
-    sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
-    if len(sides) != 2:
-        raise ValueError(f"size={size!r} found; expected one number, or (height, width).")
-    check_sides(f"size={size!r}", *sides)
-    return int(sides[0]), int(sides[1])
-
-
-def _refuse_splits(folder: Path) -> None:
-    """Refuses folders that are splits by their names, or by what is in them: the same folders."""
-    inside = {each.name: sorted(below.name for below in each.iterdir() if below.is_dir())
-              for each in sorted(folder.iterdir())
-              if each.is_dir() and not each.name.startswith(".")}  # fmt: skip
-    names = list(inside)
-    same = len(names) > 1 and all(inside[name] == inside[names[0]] for name in names)
-    if (
-        same
-        and len(inside[names[0]]) > 1
-        and not any(
-            file.suffix.lower() in ENDINGS for name in names for file in (folder / name).iterdir()
-        )
-    ):
-        raise ValueError(
-            f"{folder} has the folders {', '.join(names)}, each with {', '.join(inside[names[0]])} "
-            f"in it; expected a folder for each class, or splits called train and {TESTS[0]} "
-            f"(or {', '.join(TESTS[1:])})."
-        )
-    for name, below in inside.items():
-        if below and name.lower() in ("train", "training", *TESTS):
-            raise ValueError(
-                f"{folder / name} has the folders {', '.join(below)}, as a split has; expected "
-                f"splits called train and {TESTS[0]} (or {', '.join(TESTS[1:])}), or none."
-            )
-
-
 def _files(folder: Path) -> dict[str, list[Path]]:
     """The images of each class, at any depth, in the order of their names."""
-    found = {}
-    for each in sorted(folder.iterdir()):
-        if each.is_dir() and not each.name.startswith("."):
-            found[each.name] = [
-                file for file in sorted(each.rglob("*"))
-                if file.suffix.lower() in ENDINGS and not file.is_dir()
-                and not any(part.startswith(".") for part in file.relative_to(each).parts)
-            ]  # fmt: skip
-            if not found[each.name]:
-                raise ValueError(
-                    f"{each} has no images; expected files that end in {', '.join(ENDINGS)}."
-                )
-    return found
+    files = {
+        each.name: [
+            file for file in sorted(each.rglob("*"))
+            if file.suffix.lower() in ENDINGS and not file.is_dir()
+            and not any(part.startswith(".") for part in file.relative_to(each).parts)
+        ]
+        for each in sorted(folder.iterdir())
+        if each.is_dir() and not each.name.startswith(".")
+    }  # fmt: skip
+    for name in files:
+        if not files[name]:
+            raise ValueError(
+                f"{folder / name} has no images; expected files that end in {', '.join(ENDINGS)}."
+            )
+    return files
 
 
 def _images(files: list[Path], sides: tuple[int, int] | None) -> np.ndarray:
     def read(file: Path) -> np.ndarray:
-        try:
-            encoded = places.read_file(file)
-        except OSError as error:
-            raise ValueError(f"{file} cannot be read: {error.strerror}.") from None
-        picture = decode(file, encoded)
+        picture = decode(file, places.read_file(file))
         pixels = np.asarray(fitted(picture, *sides) if sides else picture)
-        is_grey = bool((pixels == pixels[..., :1]).all())
-        return pixels[..., :1] if is_grey else pixels
+        return pixels[..., :1] if (pixels == pixels[..., :1]).all() else pixels
 
-    found: list[np.ndarray] = []
+    images: list[np.ndarray] = []
     with ThreadPoolExecutor() as pool:
         for file, pixels in zip(files, pool.map(read, files), strict=True):
-            found.append(pixels)
-            (height, width), first = pixels.shape[:2], found[0].shape[:2]
-            if (height, width) != first:
+            images.append(pixels)
+            if pixels.shape[:2] != images[0].shape[:2]:
                 pool.shutdown(cancel_futures=True)
                 raise ValueError(
-                    f"{file} has {height} x {width} pixels, and {files[0]} {first[0]} x "
-                    f"{first[1]}; expected images of one size, or a size to resize them to, such "
-                    "as size=32 (--dataset PATH@32)."
+                    f"{file} has {pixels.shape[:2]} pixels, and {files[0]} {images[0].shape[:2]}; "
+                    "expected images of one size, or a size to resize them to, such as size=32 "
+                    "(--dataset PATH@32)."
                 )
-    shape = *found[0].shape[:2], max(pixels.shape[-1] for pixels in found)
-    return np.stack([np.broadcast_to(pixels, shape) for pixels in found])
+    shape = *images[0].shape[:2], max(pixels.shape[-1] for pixels in images)
+    return np.stack([np.broadcast_to(pixels, shape) for pixels in images])
 
 
-__all__ = ["ENDINGS", "TESTS", "from_folder", "parse"]
+__all__ = ["from_folder", "parse"]

@@ -4,20 +4,15 @@ The format is that of ``imagenet2012`` in TensorFlow Datasets: ``image`` (a JPEG
 if the set has one, ``file_name``, by which messages call the image.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nf_resnets.data.decode import ImageFile
-from nf_resnets.data.prepared import (
-    has_random_access,
-    open_builder,
-    prepare_command,
-    quiet,
-    readable,
-    root_of,
-)
+from nf_resnets.data.prepared import has_random_access, open_builder, quiet, readable
 
 IMAGENET = "imagenet2012"
 
@@ -32,11 +27,13 @@ class Example(NamedTuple):
     Attributes:
       image: its file.
       label: its class.
-      where: what messages call it.
+      index: its position in the split.
+      where: its name in messages.
     """
 
     image: ImageFile
     label: int
+    index: int
     where: str
 
 
@@ -45,9 +42,9 @@ class EncodedSplit:
     """One split on disk, read at any position.
 
     Attributes:
-      where: what messages call it.
-      folder: where its files are.
-      source: what gives the stored example of an index, ``image`` as the bytes of its file.
+      where: its name in messages.
+      folder: the folder of its files.
+      source: gives the stored example of an index, ``image`` as the bytes of its file.
       num_examples: how many there are.
       num_classes: labels are in ``[0, num_classes)``.
     """
@@ -60,8 +57,11 @@ class EncodedSplit:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """What tells it from other splits: name, version and number of examples."""
+        """Name, version and number of examples."""
         return self.where, os.path.basename(self.folder), self.num_examples
+
+    def __len__(self) -> int:
+        return self.num_examples
 
     def __getitem__(self, index: int) -> Example:
         """Returns an example.
@@ -82,7 +82,7 @@ class EncodedSplit:
                 f"{where}: label {label} found; expected a class in [0, {self.num_classes})."
             )
         try:
-            return Example(ImageFile(stored["image"]), label, where)
+            return Example(ImageFile(stored["image"]), label, index, where)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
 
@@ -92,7 +92,7 @@ class EncodedDataset:
     """A data set of encoded images on disk.
 
     Attributes:
-      name: what messages call it.
+      name: its name in messages.
       splits: those there are, by name; ImageNet has ``train`` and ``validation``.
       num_classes: labels are in ``[0, num_classes)``.
       class_names: one name per class.
@@ -110,9 +110,7 @@ class EncodedDataset:
           ValueError: if there is none of that name; the message lists those there are.
         """
         if name not in self.splits:
-            raise ValueError(
-                f"split={name!r} found; {self.name} has {', '.join(self.splits) or 'none'}."
-            )
+            raise ValueError(f"split={name!r} found; {self.name} has {', '.join(self.splits)}.")
         return self.splits[name]
 
 
@@ -130,28 +128,21 @@ def open_encoded(
 
     Raises:
       FileNotFoundError: if the data set is not there; the message has the command to prepare it.
-      ModuleNotFoundError: if its files are of a format that is not read at any position.
-      ValueError: if it has no images with labels.
+      ValueError: if its files are not in array_record format, or have no images with labels.
       OSError: if its description is damaged.
-
-    Example:
-      >>> dataset = open_encoded("/data", "imagenet2012")  # doctest: +SKIP
-      >>> dataset.num_classes, dataset.split("train").num_examples  # doctest: +SKIP
-      (1000, 1281167)
     """
+    builder = open_builder(name, data_dir)
     import tensorflow_datasets as tfds
 
-    builder = open_builder(name, data_dir)
     folder, info = builder.data_path, builder.info
     if not has_random_access(builder):
-        raise ModuleNotFoundError(
+        raise ValueError(
             f"{name} in {folder} is in {info.file_format.value} format; expected array_record,"
             " whose images can be read in any order: prepare a copy in another folder with"
-            f" {prepare_command(name, root_of(builder) / 'array_record')}."
+            ' download_and_prepare(file_format="array_record").'
         )
     features = info.features
-    kinds = (("image", tfds.features.Image), ("label", tfds.features.ClassLabel))
-    if not all(key in features and isinstance(features[key], kind) for key, kind in kinds):
+    if not {"image", "label"} <= features.keys():
         raise ValueError(
             f"{name} in {folder} has {', '.join(features)}; expected an image and a label."
         )
@@ -168,15 +159,10 @@ def open_encoded(
             num_classes=features["label"].num_classes,
         )
     names = tuple(features["label"].names)
-    return EncodedDataset(name, splits, features["label"].num_classes, names)
+    return EncodedDataset(name, splits, len(names), names)
 
 
 __all__ = [
-    "IMAGENET",
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "EncodedDataset",
-    "EncodedSplit",
-    "Example",
+    "IMAGENET", "IMAGENET_MEAN", "IMAGENET_STD", "EncodedDataset", "EncodedSplit", "Example",
     "open_encoded",
-]
+]  # fmt: skip

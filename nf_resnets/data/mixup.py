@@ -41,10 +41,6 @@ def mixture(alpha: float, seed: ArrayLike, step: ArrayLike, batch_size: int) -> 
       step: integer scalar, counted from 0 over the whole run; may be traced.
       batch_size: ``B``, examples in a step over all replicas.
 
-    Raises:
-      ValueError: if ``alpha`` is not above 0, there is no example, or a concrete seed is out of
-        range.
-
     Source: Zhang, Cisse, Dauphin, Lopez-Paz, *mixup: Beyond Empirical Risk Minimization*, ICLR
     2018, section 2.
 
@@ -53,10 +49,6 @@ def mixture(alpha: float, seed: ArrayLike, step: ArrayLike, batch_size: int) -> 
       >>> 0 <= float(drawn.fraction) <= 1, sorted(drawn.partners.tolist())
       (True, [0, 1, 2, 3])
     """
-    if not 0 < alpha < float("inf"):
-        raise ValueError(f"alpha must be a finite number above 0, got {alpha}.")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     key = jax.random.fold_in(jax.random.fold_in(seed_key(seed), _MIXUP), step)
     fraction_key, partner_key = jax.random.split(key)
     positions = jnp.arange(batch_size, dtype=jnp.int32)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageOps
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "PPM", "GIF")
 """What files may hold, whatever their names say. Pillow knows others that start programs: EPS."""
@@ -17,17 +18,17 @@ LARGEST = 4096
 
 
 def check_sides(what: str, *sides: Any) -> None:
-    """Refuses what are no numbers of pixels, or larger ones than an image's sides may be.
+    """Refuses numbers of pixels that an image's sides may not have.
 
     Raises:
-      ValueError: that begins with ``what``, which says what stated them.
+      ValueError: that begins with ``what``, which names their origin.
     """
     for side in sides:
         if not isinstance(side, int | np.integer) or not 1 <= side <= LARGEST:
             raise ValueError(f"{what} found; expected 1 to {LARGEST:,} pixels a side.")
 
 
-def decode(path: Path, encoded: bytes) -> Any:
+def decode(path: Path, encoded: bytes) -> Image.Image:
     """Decodes an image file to a Pillow image of mode RGB.
 
     The picture is turned as its camera says, and laid on white where it is transparent. Of 16 bits
@@ -40,33 +41,26 @@ def decode(path: Path, encoded: bytes) -> Any:
     Raises:
       ValueError: if it is no image, is damaged, or its range of values is unknown.
     """
-    from PIL import UnidentifiedImageError
-
     try:
         return _decoded(encoded)
-    except UnidentifiedImageError:
-        what = f"is no image that can be read; expected one of {', '.join(FORMATS)}"
     except Exception as error:  # whatever decoders stumble over in damaged files
-        reason = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
-        what = f"cannot be read as an image: {reason}"
-    raise ValueError(f"{path} {what}.")
+        text = " ".join(str(error).split()) or type(error).__name__
+        # Pillow names the object in memory where it knows no format.
+        reason = f"expected one of {', '.join(FORMATS)}" if "BytesIO" in text else text
+        raise ValueError(f"{path} cannot be read as an image: {reason}.") from None
 
 
-def _decoded(encoded: bytes) -> Any:
-    from PIL import Image, ImageOps
-
+def _decoded(encoded: bytes) -> Image.Image:
     with warnings.catch_warnings():
         # Of damage that it can read around; and of many pixels: twice as many it refuses.
         warnings.simplefilter("ignore")
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as opened:
-            picture = ImageOps.exif_transpose(opened)
+            picture: Image.Image = ImageOps.exif_transpose(opened)
             # Whether it can be decoded is known once it has been.
             picture.load()
-    if picture.mode.startswith("I;16"):
-        picture = Image.fromarray((np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8))
-    if picture.mode == "I" and opened.format == "PPM":
-        # Of a PGM with more than 8 bits Pillow makes this mode, with 65,535 for white.
-        picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    # Of a PGM with more than 8 bits Pillow makes the mode I, with 65,535 for white.
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and opened.format == "PPM"):
+        picture = Image.fromarray((np.asarray(picture).astype(np.int32) >> 8).astype(np.uint8))
     if picture.mode in ("I", "F"):
         raise ValueError(
             f"pixels of 32 bits (mode {picture.mode}) found, of which white is not known; "
@@ -78,17 +72,11 @@ def _decoded(encoded: bytes) -> Any:
     return picture.convert("RGB")
 
 
-def fitted(picture: Any, height: int, width: int, *, crop: float = 1.0) -> Any:
-    """Crops the middle of a Pillow image, and resizes it with a bicubic filter.
+def fitted(picture: Image.Image, height: int, width: int, *, crop: float = 1.0) -> Image.Image:
+    """Crops the middle of a picture to the proportions of a size, and resizes it (bicubic).
 
-    Args:
-      picture: the image.
-      height: in pixels, of the result.
-      width: in pixels, of the result; the middle has its proportions to the height.
-      crop: the fraction of that middle that is used.
+    ``crop`` is the fraction of that middle that is used.
     """
-    from PIL import Image, ImageOps
-
     return ImageOps.fit(
         picture, (width, height), method=Image.Resampling.BICUBIC, bleed=(1 - crop) / 2
     )

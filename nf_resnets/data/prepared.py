@@ -1,14 +1,13 @@
-"""Data sets that TensorFlow Datasets has prepared on disk: found, or said where they are not.
+"""Data sets that TensorFlow Datasets has prepared on disk; nothing is ever downloaded here.
 
-Nothing is ever downloaded here. TensorFlow Datasets is imported by the call that needs it, so that
-importing the library does not cost its time.
+TensorFlow Datasets is imported by the call that needs it.
 """
 
+from __future__ import annotations
+
 import contextlib
-import json
 import logging
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -32,14 +31,11 @@ def open_builder(name: str, data_dir: str | os.PathLike[str] | None = None) -> A
             "pip install 'nf_resnets[data]', or give the path of its files, such as "
             "cifar-10-batches-bin or an .npz, in place of the name."
         ) from None
-
-    if data_dir is not None:
-        data_dir = os.path.expanduser(data_dir)
     with quiet():
-        root = tfds.core.constants.DATA_DIR if data_dir is None else data_dir
+        root = os.path.expanduser(tfds.core.constants.DATA_DIR if data_dir is None else data_dir)
         with readable(name, os.path.join(root, name)):
             try:
-                builder = tfds.builder(name, data_dir=data_dir)
+                builder = tfds.builder(name, data_dir=root)
             except tfds.core.registered.DatasetNotFoundError:
                 builder = None
         if builder is None:
@@ -47,8 +43,19 @@ def open_builder(name: str, data_dir: str | os.PathLike[str] | None = None) -> A
                 f"{name} is not in {root}, and TensorFlow Datasets knows no data set of that name."
             )
         if not builder.is_prepared():
-            raise FileNotFoundError(_missing(name, builder))
+            raise FileNotFoundError(
+                f"{name} is not in {builder.data_path}; with network access and TensorFlow (pip "
+                f"install 'nf_resnets[tensorflow]') it is prepared by `python -c 'import "
+                f'tensorflow_datasets as tfds; tfds.builder("{name}", data_dir="{root}")'
+                '.download_and_prepare(file_format="array_record")\'`'
+                f"{_by_hand(builder)}."
+            )
     return builder
+
+
+def _by_hand(builder: Any) -> str:
+    manual = getattr(builder, "MANUAL_DOWNLOAD_INSTRUCTIONS", None)
+    return ", once its archives have been put into downloads/manual there" if manual else ""
 
 
 def has_random_access(builder: Any) -> bool:
@@ -58,28 +65,24 @@ def has_random_access(builder: Any) -> bool:
     return builder.info.file_format in tfds.core.FileFormat.with_random_access()
 
 
-def with_tensorflow() -> Any:
-    """Returns TensorFlow Datasets for copies that only TensorFlow reads, in tfrecord format."""
+def read_examples(builder: Any, split: str) -> Iterator[Any]:
+    """Reads the examples of a split in the order of the files; tfrecord needs TensorFlow."""
     import tensorflow_datasets as tfds
 
+    if has_random_access(builder):
+        source = builder.as_data_source(split)
+        # In chunks: one record at a time takes twice as long, all at once twice the memory.
+        for start in range(0, len(source), 1000):
+            yield from source.__getitems__(list(range(start, min(start + 1000, len(source)))))
+        return
     if "tensorflow" not in sys.modules:
         import tensorflow as tf
 
-        # TensorFlow would reserve all accelerator memory, which JAX needs. A program that already
-        # uses TensorFlow has made this choice for itself.
+        # TensorFlow would reserve all accelerator memory, which JAX needs.
         tf.config.set_visible_devices([], "GPU")
-    return tfds
-
-
-def prepare_command(name: str, data_dir: Any) -> str:
-    """Returns the command that prepares a data set in a folder, in backquotes."""
-    # Double quotes inside, so that the shell's single quotes around them stay readable.
-    root = json.dumps(str(data_dir), ensure_ascii=False)
-    code = (
-        f'import tensorflow_datasets as tfds; tfds.builder("{name}", data_dir={root})'
-        '.download_and_prepare(file_format="array_record")'
-    )
-    return f"`python -c {shlex.quote(code)}`"
+    # A cycle length of one reads the files one after another, as ArrayRecord does.
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    yield from tfds.as_numpy(builder.as_dataset(split, shuffle_files=False, read_config=config))
 
 
 @contextlib.contextmanager
@@ -109,34 +112,4 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def root_of(builder: Any) -> Any:
-    """Returns the folder that TensorFlow Datasets was given for a data set."""
-    return builder.data_path.parents[2 if builder.builder_config else 1]
-
-
-def _missing(name: str, builder: Any) -> str:
-    folder, root = builder.data_path, root_of(builder)
-    inside = folder.parent.relative_to(root)
-    children = sorted(root.iterdir()) if root.is_dir() else []
-    found = [
-        str(near)
-        for near in (*children, root.parent, root.parent.parent)
-        if near.is_dir() and any((near / inside).glob("*/dataset_info.json"))
-    ]
-    if found:
-        return f"{name} is not in {folder}, but it is in {found[0]}: pass data_dir={found[0]!r}."
-    by_hand = (
-        f", once its archives have been put into {root / 'downloads' / 'manual'} by hand"
-        if getattr(builder, "MANUAL_DOWNLOAD_INSTRUCTIONS", None)
-        else ""
-    )
-    return (
-        f"{name} is not in {folder}; with network access and TensorFlow (pip install"
-        f" 'nf_resnets[tensorflow]') it is prepared by {prepare_command(name, root)}{by_hand}."
-    )
-
-
-__all__ = [
-    "has_random_access", "open_builder", "prepare_command", "quiet", "readable", "root_of",
-    "with_tensorflow",
-]  # fmt: skip
+__all__ = ["has_random_access", "open_builder", "quiet", "read_examples", "readable"]

@@ -73,7 +73,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
     """
     check(options)
     try:
-        options = dataclasses.replace(options, out=places.expanded(options.out, "--out"))
+        options = dataclasses.replace(options, out=options.out.expanduser())
         # First: from then on JAX computes on the CPU, as it must where there are no such chips.
         chips = topology_devices(options.topology) if options.topology else []
         if not chips:
@@ -176,7 +176,7 @@ def _run(
     store_programs(options.out)
     writes = hosts.is_process_zero()
     if writes:
-        places.try_folder(options.out, "--out")
+        places.try_folder(options.out)
         refuse_without_rows(options.out)
     stop = Preemption()
     with contextlib.ExitStack() as stack:

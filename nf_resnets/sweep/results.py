@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nf_resnets import data, places, plotting, schemes
+from nf_resnets import data, plotting, schemes
 from nf_resnets.plotting.sweep import table
 from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep.options import Options, parse_target
@@ -201,7 +201,7 @@ def finish(result: Result, options: Options, *, title: str) -> int:
     It is 1 as well if a file could not be made, of which each is said with a sentence: the runs are
     done, and what else can be made of them is result.
     """
-    folder = places.expanded(options.out)
+    folder = options.out.expanduser()
     faults = list(result.faults)
 
     def failed(name: str, error: Exception) -> None:

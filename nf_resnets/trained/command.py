@@ -1,38 +1,34 @@
-"""The commands: each is a dataclass of options, and ``run`` does what it says."""
+"""The commands about one network: each is a dataclass of options, and ``run`` carries it out."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
-import os
 import re
 import signal
 import sys
-import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import numpy as np
 import tyro
 
 from nf_resnets import data, models, places, schemes, translation
-from nf_resnets.command_line import MISTAKE, finish, program
-from nf_resnets.sweep.config import Config
+from nf_resnets.command_line import MISTAKE, finish, program, read
+from nf_resnets.sweep.config import Config, with_config
 from nf_resnets.sweep.overrides import BUILT, Overrides
 from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.trained import export as exports
 from nf_resnets.trained import file, fit, pictures, predict, transfer
-from nf_resnets.trained import settings as settings_of
 from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translation
 from nf_resnets.trained.from_torch import from_torch
 from nf_resnets.trained.inputs import Images, Sentences
-from nf_resnets.trained.run import ENDING, StoppedError, Watch, unfinished
+from nf_resnets.trained.run import StoppedError, Watch, unfinished
 from nf_resnets.training.display import Display
 from nf_resnets.training.tensorboard import TensorBoard
 from nf_resnets.training.wandb import WandB
@@ -48,42 +44,23 @@ DataDir = Annotated[
         "where tensorflow-datasets looks. What is made here, and the digits, need none."
     ),
 ]
-StemChannels = Annotated[
-    int,
-    tyro.conf.arg(
-        help="Channels of the first convolution, of which the others are multiples; 0 for the "
-        "published."
-    ),
-]
-RunOptions = Annotated[RunSettings, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")]
+RunOptions = Annotated[RunSettings, tyro.conf.arg(name="run")]
 
 
 @dataclasses.dataclass(frozen=True)
 class Logs:
     """Where else a training is logged."""
 
-    tensorboard: Path | None = None
-    """A folder for TensorBoard logs, in a folder of the training's own there."""
-    wandb: str | None = None
-    """A project of Weights & Biases to log to: into the folder wandb/ here, and offline unless
-    WANDB_MODE is online."""
-
-    def open(self) -> list[Any]:
-        """The callbacks, which are context managers."""
-        found: list[Any] = []
-        if self.tensorboard is not None:
-            found.append(TensorBoard(places.try_folder(self.tensorboard, "--tensorboard")))
-        if self.wandb is not None:
-            found.append(WandB(Path(), project=self.wandb))
-        return found
-
-
-Logged = Annotated[Logs, tyro.conf.OmitArgPrefixes]
+    tensorboard: bool = False
+    """Write TensorBoard logs into tensorboard/ in the folder of the file."""
+    wandb: bool = False
+    """Log with Weights & Biases into wandb/ in the folder of the file: offline, unless WANDB_MODE
+    is online."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """Train a network for images without normalisation, and keep it in one file.
+    """Train a network for images without normalization, and keep it in one file.
 
     The handwritten digits inside scikit-learn need no download and take about a minute; --dataset
     says what else can be read.
@@ -95,18 +72,18 @@ class Train:
     samples: Path | None = None
     """A folder for ten images of the test split, to try predict on."""
     data_dir: DataDir = None
-    logs: Logged = Logs()
+    logs: Logs = Logs()
     overwrite: Overwrite = False
 
     def __call__(self) -> None:
         """Trains a network and saves it."""
-        out = _tried(self)
-        samples = None if self.samples is None else places.try_folder(self.samples, "--samples")
+        out = places.try_file(self.out, overwrite=self.overwrite)
+        samples = None if self.samples is None else places.try_folder(self.samples)
         settings = make(vars(self.settings))
         dataset = data.load(settings.dataset, self.data_dir)
         task, settings = fit.task_of(settings, Overrides(), lambda _: dataset)
-        where = f"{settings.model} ({settings.scheme}) on {settings.dataset}"
-        print(f"Training {where}, {_device()}", flush=True)
+        name = f"{settings.model} ({settings.scheme}) on {settings.dataset}"
+        print(f"Training {name}, {_device()}", flush=True)
         _make(self, out, {}, partial(fit.fit_one, task, settings))
         if samples is not None:
             _write_samples(samples, dataset)
@@ -133,18 +110,16 @@ class TrainTranslator:
     """Test pairs that are translated at the end, for BLEU."""
     dtype: models.Dtype = models.DTYPES[0]
     """What the network computes in; its parameters are float32 in either case."""
-    recipe: Annotated[TranslationRecipe, tyro.conf.OmitArgPrefixes] = TranslationRecipe()
+    recipe: TranslationRecipe = TranslationRecipe()
     data_dir: DataDir = None
-    logs: Logged = Logs()
+    logs: Logs = Logs()
     overwrite: Overwrite = False
 
     def __call__(self) -> None:
         """Trains a Transformer and saves it with its vocabulary."""
-        out = _tried(self)
+        out = places.try_file(self.out, overwrite=self.overwrite)
         schemes.fitting(self.scheme, "transformer")
         pairs = translation.load_pairs(self.dataset, self.data_dir, source=self.source)
-        if self.tested < 1:
-            raise ValueError(f"--tested {self.tested} found; expected at least 1.")
         print(f"Training a Transformer ({self.scheme}) on {self.dataset}, "
               f"{' to '.join(pairs.languages)}, {len(pairs.train.source):,} pairs, "
               f"{_device()}", flush=True)  # fmt: skip
@@ -172,64 +147,66 @@ class FromTorch:
     """The scheme of the published network: batchnorm, fixup, nf_resnet_timm, ..."""
     class_names: Path | None = None
     """A text file with the name of a class in each line; by default they are called 0, 1, ..."""
-    stem_channels: StemChannels = 0
-    width: int = 1
-    """How many times as many channels bottlenecks have inside: 2 for wide_resnet50_2."""
+    stem_channels: int = 0
+    """Channels of the first convolution, of which the others are multiples; 0 for the published."""
     overwrite: Overwrite = False
 
     def __call__(self) -> None:
         """Writes a published checkpoint as a network's file."""
-        path = places.try_file(self.out, "--out", overwrite=self.overwrite)
-        options: dict[str, Any] = {}
-        if self.stem_channels:
-            options["stem_channels"] = self.stem_channels
-        if self.width != 1:
-            options["width"] = self.width
-        found = from_torch(self.file, self.model, self.scheme, **options)
-        inputs = predict.images_of(found)
+        path = places.try_file(self.out, overwrite=self.overwrite)
+        options = {"stem_channels": self.stem_channels} if self.stem_channels else {}
+        network = from_torch(self.file, self.model, self.scheme, **options)
+        inputs = predict.images_of(network)
         if self.class_names is not None:
-            names = places.read_file(places.expanded(self.class_names))
-            lines = _lines(str(self.class_names), names, "a class in each line")
-            inputs = dataclasses.replace(inputs, class_names=lines)
-        dataclasses.replace(found, inputs=inputs).save(path, overwrite=self.overwrite)
-        leaves = jax.tree.leaves(found.variables)
+            text = places.read_file(self.class_names).decode("utf-8-sig")
+            inputs = dataclasses.replace(inputs, class_names=tuple(text.splitlines()))
+        dataclasses.replace(network, inputs=inputs).save(path, overwrite=self.overwrite)
+        leaves = jax.tree.leaves(network.variables)
         print(f"{path}: {sum(leaf.size for leaf in leaves):,} numbers in {len(leaves)} leaves, "
-              f"laid out as {found.notes['from_torch']}")  # fmt: skip
+              f"laid out as {network.notes['from_torch']}")  # fmt: skip
         print(f"  {program()} show {path}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Show:
-    """Say what a network's file holds; its weights are checked."""
+    """Print the contents of a network's file; its weights are checked."""
 
     file: NetworkFile
 
     def __call__(self) -> None:
-        """Prints what a file holds."""
+        """Prints the network, its inputs, and how it was trained."""
         trained = file.load(self.file)
-        leaves = jax.tree.leaves(trained.variables["params"])
+        leaves, model = jax.tree.leaves(trained.variables["params"]), trained.model
+        # What is as the class has it by default is not what makes this network.
+        fields = {
+            each.name: getattr(model, each.name)
+            for each in dataclasses.fields(model)
+            if each.name not in ("parent", "name", "dtype")
+            and getattr(model, each.name) != each.default
+        }
+        scheme = fields.get("scheme", model.scheme)
+        fields["scheme"] = getattr(scheme, "name", scheme)
+        made = ", ".join(f"{name}={value}" for name, value in fields.items())
+        print_safely(f"{type(model).__name__}({made})")
         dtypes = ", ".join(sorted({leaf.dtype.name for leaf in leaves}))
-        print(f"{type(trained.model).__name__}, {sum(leaf.size for leaf in leaves):,} parameters "
-              f"in {len(leaves)} leaves ({dtypes})")  # fmt: skip
-        settings = settings_of.to_json(trained.model)["fields"]
-        scheme = settings["scheme"]
-        settings["scheme"] = scheme["name"] if isinstance(scheme, dict) else scheme
-        _print("  " + ", ".join(f"{name} {value}" for name, value in settings.items()))
+        print(f"{sum(leaf.size for leaf in leaves):,} parameters in {len(leaves)} leaves of "
+              f"{dtypes}; computes in {jax.numpy.dtype(model.dtype).name}")  # fmt: skip
         if isinstance(trained.inputs, Images):
             height, width, channels = trained.inputs.shape
             colour = "grey" if channels == 1 else "colour"
             print(f"takes {colour} images of {height} x {width} pixels")
-            _print(f"classes: {', '.join(trained.inputs.class_names)}")
+            print_safely(f"classes: {', '.join(trained.inputs.class_names)}")
         else:
-            _print(f"translates from {trained.inputs.source} to {trained.inputs.target}")
+            print_safely(f"translates from {trained.inputs.source} to {trained.inputs.target}")
         for name, value in trained.notes.items():
-            _print(f"{name}: {value}")
-        _print("written by " + ", ".join(f"{name} {v}" for name, v in trained.versions.items()))
+            print_safely(f"{name}: {value}")
+        versions = ", ".join(f"{name} {value}" for name, value in trained.versions.items())
+        print_safely(f"written by {versions}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Predict:
-    """Say what a network sees in images, or translate sentences.
+    """Name the classes of images, or translate sentences.
 
     Images are turned as their camera says, cropped in the middle, resized, and made grey or
     coloured as the network needs them. A line for each: the likeliest classes with their
@@ -253,28 +230,38 @@ class Predict:
         """Prints a line for each image or sentence."""
         trained = file.load(self.file)
         if isinstance(trained.inputs, Sentences):
-            _translations(trained, trained.inputs, self)
-            return None
-        if self.sentence:
-            raise TrainedError(
-                f"{self.file} holds a network for images, and --sentence was given; expected image "
-                "files."
-            )
-        if not self.images:
-            raise TrainedError("no image given; expected image files after the network's.")
-        if self.top < 1:
-            raise TrainedError(f"--top {self.top} found; expected at least 1.")
-        pixels, found, faults = pictures.read_pictures(
-            self.images, trained.inputs, invert=self.invert
-        )
-        wide = max((len(str(self.images[index])) for index in found), default=0)
-        for index, each in zip(found, predict.predict(trained, pixels), strict=True):
+            return self._translate(trained, trained.inputs)
+        if self.sentence or not self.images:
+            raise TrainedError(f"{self.file} holds a network for images; expected image files.")
+        files, images, failed = [], [], False
+        for path in self.images:
+            try:
+                images.append(pictures.read_picture(path, trained.inputs, invert=self.invert))
+                files.append(path)
+            except TrainedError as error:
+                print(printable(error), file=sys.stderr)
+                failed = True
+        wide = max((len(str(path)) for path in files), default=0)
+        probabilities = predict.predict(trained, np.array(images)) if images else ()
+        for path, each in zip(files, probabilities, strict=True):
             best = predict.ranked(each, trained.inputs.class_names, self.top)
             line = "   ".join(f"{name} {100 * chance:.1f}%" for name, chance in best)
-            _print(f"{self.images[index]!s:<{wide}}  {line}")
-        for fault in faults:
-            print(printable(fault), file=sys.stderr)
-        return MISTAKE if faults else 0
+            print_safely(f"{path!s:<{wide}}  {line}")
+        return MISTAKE if failed else 0
+
+    def _translate(self, trained: Trained, inputs: Sentences) -> None:
+        if self.images:
+            raise TrainedError(f"{self.file} holds a network that translates; expected --sentence.")
+        sentences = self.sentence
+        if not sentences:
+            text = sys.stdin.buffer.read().decode("utf-8-sig")
+            # str.splitlines breaks at characters that may be within a sentence, too.
+            sentences = tuple(re.split("\r?\n", text.rstrip("\r\n")))
+        vocabulary = translation.Vocabulary(inputs.source_vocabulary, inputs.target_vocabulary)
+        for sentence in translation.translate(
+            trained.model, trained.variables["params"], vocabulary, sentences, beam=self.beam
+        ):
+            print_safely(sentence)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,12 +278,12 @@ class Tune:
     stays as it is."""
     settings: RunOptions = dataclasses.replace(fit.SETTINGS, peak_lr=0.02)
     data_dir: DataDir = None
-    logs: Logged = Logs()
+    logs: Logs = Logs()
     overwrite: Overwrite = False
 
     def __call__(self) -> None:
         """Fine-tunes a network and saves it under another name."""
-        out = _tried(self)
+        out = places.try_file(self.out, overwrite=self.overwrite)
         old, wanted = file.load(self.file), self.settings
         for name in (*BUILT, "alpha", "branch_scale"):
             if name != "dtype" and getattr(wanted, name) != getattr(RunSettings(), name):
@@ -332,12 +319,12 @@ class Export:
     out: Out
     """The file to write, such as net.stablehlo."""
     platforms: tuple[str, ...] = exports.PLATFORMS
-    """What it is to run on: cpu, cuda, tpu."""
+    """The platforms to run on: cpu, cuda, tpu."""
     overwrite: Overwrite = False
 
     def __call__(self) -> None:
         """Writes a StableHLO program."""
-        path = places.try_file(self.out, "--out", overwrite=self.overwrite)
+        path = places.try_file(self.out, overwrite=self.overwrite)
         trained = file.load(self.file)
         exports.save_export(path, trained, overwrite=self.overwrite, platforms=self.platforms)
         inputs = predict.images_of(trained)
@@ -354,8 +341,20 @@ COMMANDS: Mapping[str, type] = {
 }  # fmt: skip
 
 
-def run(command: Any) -> int:
-    """Does what a command says; returns the exit code, 2 for what the user can mend."""
+def run(name: str, prog: str) -> int:
+    """Reads the command line of a command, and carries it out; returns the exit code."""
+    default = None
+    if name == "train":
+        try:
+            default = with_config(Train(), sys.argv[1:])
+        except (ValueError, OSError) as error:
+            print(error, file=sys.stderr)
+            return MISTAKE
+    return carry_out(read(COMMANDS[name], prog, default=default))
+
+
+def carry_out(command: Any) -> int:
+    """Calls a command; returns the exit code, 2 for what the user can mend."""
 
     def main() -> int | None:
         try:
@@ -371,16 +370,8 @@ def run(command: Any) -> int:
     return finish(main, "Stopped; nothing was written.", unread)
 
 
-# --- Trainings ------------------------------------------------------------------------------------
-
-
 def _device() -> str:
     return jax.devices()[0].device_kind
-
-
-def _tried(command: Train | TrainTranslator | Tune) -> Path:
-    """The file that a training is to end in, after everything on the way there was tried."""
-    return places.try_file(command.out, "--out", overwrite=command.overwrite, ending=ENDING)
 
 
 def _make(
@@ -393,82 +384,30 @@ def _make(
     start = time.monotonic()
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(unfinished(out))
-        callbacks = [stack.enter_context(each) for each in (*command.logs.open(), Display())]
+        callbacks: list[Any] = [stack.enter_context(Display())]
+        if command.logs.tensorboard:
+            callbacks.append(stack.enter_context(TensorBoard(out.parent / "tensorboard")))
+        if command.logs.wandb:
+            callbacks.append(stack.enter_context(WandB(out.parent)))
         network = make(watch=Watch(tuple(callbacks), checkpoints))
-        _save(out, dataclasses.replace(network, notes={**notes, **network.notes}),
-              overwrite=command.overwrite)  # fmt: skip
-    found = network.notes
-    if "test_bleu" in found:
-        text = (f"BLEU {found['test_bleu']:.1f} on test pairs ({found['test_bleu_of_copies']:.1f} "
-                f"of copies; {found['signature']})")  # fmt: skip
+        network = dataclasses.replace(network, notes={**notes, **network.notes})
+        network.save(out, overwrite=command.overwrite)
+    result = network.notes
+    if "test_bleu" in result:
+        text = (f"BLEU {result['test_bleu']:.1f} on test pairs ({result['test_bleu_of_copies']:.1f}"
+                f" of copies; {result['signature']})")  # fmt: skip
     else:
-        accuracy, steps = 100 * found["test_accuracy"], found["steps"]
+        accuracy, steps = 100 * result["test_accuracy"], result["steps"]
         text = f"{accuracy:.1f}% of the test images right after {steps} steps"
     print(f"{text}, {time.monotonic() - start:.0f} s; in {out}")
 
 
-def _save(path: Path, network: Trained, *, overwrite: bool) -> None:
-    """Saves a network; one that cannot be saved there, in another folder.
-
-    Raises:
-      TrainedError: if it could not be saved where it was to be; it says where it is.
-    """
-    try:
-        network.save(path, overwrite=overwrite)
-    except TrainedError as error:
-        name = f"network-{uuid.uuid4().hex[:8]}.safetensors"
-        for folder in (path.parent, Path(tempfile.gettempdir()), Path.cwd()):
-            with contextlib.suppress(TrainedError):
-                kept = network.save(folder / name)
-                break
-        else:
-            raise
-        text = str(error).partition("; expected")[0].removesuffix(".")
-        raise TrainedError(f"{text}; the network is kept in {kept}.") from None
-
-
 def _write_samples(folder: Path, dataset: data.Dataset) -> None:
-    """Ten images of the test split, by index and class; none that is there is overwritten."""
+    """Ten images of the test split, by index and class."""
     for index in range(min(10, len(dataset.test.labels))):
         name = re.sub(r"[^\w.-]", "_", dataset.class_names[dataset.test.labels[index]])
         path = folder / f"test_{index}_is_{name[:50]}.png"
-        if not os.path.lexists(path):
-            pictures.write_picture(path, dataset.test.images[index], Images.of(dataset))
-
-
-# --- Networks that are there ----------------------------------------------------------------------
-
-
-def _translations(trained: Trained, inputs: Sentences, command: Predict) -> None:
-    if command.images:
-        raise TrainedError(
-            f"{command.file} holds a network that translates, and {command.images[0]} was given; "
-            "expected --sentence, or lines on standard input."
-        )
-    sentences = command.sentence
-    if not sentences and sys.stdin is not None:  # None where it is closed
-        sentences = _lines("standard input", sys.stdin.buffer.read(), "sentences")
-    if not sentences:
-        raise TrainedError("no sentence given; expected --sentence, or lines on standard input.")
-    vocabulary = translation.Vocabulary(inputs.source_vocabulary, inputs.target_vocabulary)
-    params = trained.variables["params"]
-    for sentence in translation.translate(
-        trained.model, params, vocabulary, sentences, beam=command.beam
-    ):
-        _print(sentence)
-
-
-def _lines(where: str, data: bytes, expected: str) -> tuple[str, ...]:
-    """The lines of a text in UTF-8, whatever encoding the locale has."""
-    try:
-        text = data.decode("utf-8-sig")  # editors of Windows begin a file with a mark
-    except UnicodeDecodeError:
-        raise TrainedError(f"{where} is no text in UTF-8; expected {expected}.") from None
-    # str.splitlines breaks at form feeds and at U+2028, too, which may be within a sentence.
-    return tuple(line.rstrip("\r\n") for line in io.StringIO(text))
-
-
-# --- Printing -------------------------------------------------------------------------------------
+        pictures.write_picture(path, dataset.test.images[index], Images.of(dataset))
 
 
 def printable(text: Any) -> str:
@@ -481,10 +420,12 @@ def printable(text: Any) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
 
-def _print(text: str) -> None:
+def print_safely(text: str) -> None:
+    """Prints a :func:`printable` text."""
     print(printable(text))
 
 
 __all__ = [
-    "COMMANDS", "Export", "FromTorch", "Predict", "Show", "Train", "TrainTranslator", "Tune", "run",
+    "COMMANDS", "Export", "FromTorch", "Predict", "Show", "Train", "TrainTranslator", "Tune",
+    "carry_out", "run",
 ]  # fmt: skip

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.export
 import jax.numpy as jnp
 
 from nf_resnets import places
-from nf_resnets.trained.file import Trained, TrainedError, as_trained_error
+from nf_resnets.trained.file import Trained
 from nf_resnets.trained.predict import images_of, logits_of
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-"""What an exported program runs on."""
+"""The platforms on which an exported program runs."""
 
 
 def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.export.Exported:
@@ -29,16 +28,14 @@ def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.exp
 
     Args:
       trained: a network for images.
-      platforms: what it is to run on, of :data:`PLATFORMS`.
+      platforms: some of :data:`PLATFORMS`.
 
     Raises:
-      TrainedError: if the network does not take images, or a platform is none of the three.
+      TrainedError: if the network does not take images.
     """
     inputs = images_of(trained)
     if not platforms or not set(platforms) <= set(PLATFORMS):
-        raise TrainedError(
-            f"platforms={', '.join(platforms)!r} found; expected some of {', '.join(PLATFORMS)}."
-        )
+        raise ValueError(f"platforms={platforms} found; expected some of {', '.join(PLATFORMS)}.")
     logits, variables = logits_of(trained.model, inputs), jax.device_put(trained.variables)
     (batch,) = jax.export.symbolic_shape("b")
     pixels = jax.ShapeDtypeStruct((batch, *inputs.shape), jnp.float32)
@@ -47,36 +44,30 @@ def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.exp
 
 
 def save_export(
-    path: str | os.PathLike[str], trained: Trained, *, overwrite: bool = False, **options: Any
+    path: str | os.PathLike[str],
+    trained: Trained,
+    *,
+    overwrite: bool = False,
+    platforms: Sequence[str] = PLATFORMS,
 ) -> Path:
-    """Writes what :func:`export` makes, with its options, into a file, whole or not at all.
+    """Writes what :func:`export` makes into a file, whole or not at all.
 
-    Raises:
-      TrainedError: if the file is there and not to be replaced, or cannot be written, or the
-        network cannot be exported.
-      ImportError: if flatbuffers is not installed, which the extra ``export`` brings.
+    It needs flatbuffers, which the extra ``export`` brings.
 
     Example:
       >>> from nf_resnets import trained
       >>> network = trained.load("digits.safetensors")  # doctest: +SKIP
-      >>> export(network).platforms  # doctest: +SKIP
-      ('cpu', 'cuda', 'tpu')
       >>> path = save_export("digits.stablehlo", network)  # doctest: +SKIP
       >>> program = jax.export.deserialize(bytearray(path.read_bytes()))  # doctest: +SKIP
       >>> program.call(pixels).shape  # doctest: +SKIP
       (1, 10)
     """
-    exported = export(trained, **options)
     try:
-        data = bytes(exported.serialize())
-    except ImportError:
-        raise ImportError(
-            "flatbuffers not found, which exported programs are written with; expected it: pip "
-            "install 'nf_resnets[export]'."
-        ) from None
-    with as_trained_error():
-        path = places.expanded(path)
-        places.write_whole(path, data, overwrite=overwrite)
+        data = bytes(export(trained, platforms=platforms).serialize())
+    except ImportError as error:
+        raise ImportError(f"{error}: pip install 'nf_resnets[export]'.") from None
+    path = Path(path).expanduser()
+    places.write_whole(path, data, overwrite=overwrite)
     return path
 
 

@@ -1,9 +1,9 @@
-"""A trained network in one safetensors file: weights, settings, and what it takes; no pickle.
+"""A trained network in one safetensors file: weights, settings, and its inputs; no pickle.
 
 The tensors are the leaves of the variables, by their keys joined by ``/``, and for a translation
 network the SentencePiece models under ``inputs/``, as bytes. The header's metadata has one entry,
-``nf_resnets``: a manifest (:mod:`nf_resnets.manifest`) with all settings and the SHA-256 of every
-tensor.
+``nf_resnets``: a manifest, JSON with all settings and the SHA-256 of every tensor, and the
+manifest's own SHA-256, so that a flipped bit anywhere is noticed.
 """
 
 from __future__ import annotations
@@ -11,40 +11,38 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import importlib.metadata
 import json
 import os
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import flax.core
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-from nf_resnets import manifest as manifests
 from nf_resnets import places
 from nf_resnets.models.architectures import architecture_of
 from nf_resnets.roles import path_name
 from nf_resnets.trained.inputs import Images, Sentences
 from nf_resnets.trained.settings import build, from_json, to_json
-from nf_resnets.trained.tree import (
-    as_array,
-    flatten,
-    refuse_no_variables,
-    refuse_other_leaves,
-    tensors_of,
-    unflatten,
-)
 
 FORMAT = 1
 """The version of the manifest; a file of another one is refused."""
 
-ENTRY = "nf_resnets"
-INPUTS = "inputs/"
+DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
+    "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32",
+    "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+"""The dtypes that a leaf may have, by their names in safetensors files."""
 
 _KINDS: dict[str, Any] = {"images": Images, "sentences": Sentences}
 _VOCABULARIES = ("source_vocabulary", "target_vocabulary")
@@ -54,26 +52,17 @@ class TrainedError(Exception):
     """A network that cannot be saved, loaded or used; one sentence says why."""
 
 
-@contextlib.contextmanager
-def as_trained_error() -> Iterator[None]:
-    """Raises what is wrong with a path as a :class:`TrainedError`."""
-    try:
-        yield
-    except places.PlaceError as error:
-        raise TrainedError(str(error)) from None
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trained:
-    """A network with its weights, and what it takes.
+    """A network with its weights and its inputs.
 
     Attributes:
       model: the Flax module; of another library's network the function that calls it
         (:class:`nf_resnets.training.Functions`).
       variables: ``{"params": ...}``, of a network with BatchNorm with ``"batch_stats"`` too; nested
         dicts of NumPy arrays (``jax.device_put`` puts them on a device).
-      inputs: what it takes.
-      notes: whatever was noted about it, JSON values.
+      inputs: the images or sentences that it takes.
+      notes: such as data set and accuracy, JSON values.
       versions: of the packages that wrote the file, by name.
     """
 
@@ -105,9 +94,8 @@ def save(
       model: a network of :mod:`nf_resnets.models`.
       variables: ``{"params": ...}`` and ``"batch_stats"`` where there are any: nested dicts of
         arrays, of every dtype that they have.
-      inputs: what it takes: :class:`Images` or :class:`Sentences`.
-      notes: what else is to be known about it, such as data set and accuracy: JSON values. Tuples
-        in them come back as lists, and numbers that are keys of dicts in them as text.
+      inputs: :class:`Images` or :class:`Sentences`.
+      notes: such as data set and accuracy: JSON values. Tuples in them come back as lists.
       overwrite: whether a file that is there may be replaced.
 
     Returns:
@@ -127,70 +115,57 @@ def save(
       >>> load(path).model == model
       True
     """
-    with as_trained_error():
-        path = places.expanded(path)
-        places.refuse_taken(path, overwrite=overwrite)
-        try:
-            settings = to_json(model)
-            refuse_no_variables(variables)
-            leaves = flatten(variables)
-            refuse_other_leaves(leaves, expected_leaves(model, inputs))
-            data = _packed({**leaves, **_vocabularies(inputs)}, settings, inputs, notes or {})
-        except (TypeError, ValueError) as error:
-            raise TrainedError(f"{path} cannot be written: {error}") from None
+    path = Path(path).expanduser()
+    try:
+        settings = to_json(model)
+        leaves = flatten(variables)
+        refuse_other_leaves(leaves, expected_leaves(model, inputs))
+        data = _packed({**leaves, **_vocabularies(inputs)}, settings, inputs, notes or {})
         places.write_whole(path, data, overwrite=overwrite)
+    except (TypeError, ValueError, OSError) as error:
+        raise TrainedError(f"{path} cannot be written: {error}") from None
     return path
 
 
 def load(path: str | os.PathLike[str]) -> Trained:
     """Reads a network that :func:`save` wrote.
 
-    Args:
-      path: the file.
-
     Returns:
       The network; structure, dtypes and every bit of the variables are those that were saved.
 
     Raises:
-      TrainedError: if there is no such file, it is no safetensors file, was not written by
-        :func:`save`, is damaged, or is of a version that this one does not know; the sentence names
-        the file, and the leaf or field.
+      TrainedError: if there is no such file, it was not written by :func:`save`, is damaged, or is
+        of a version that this one does not know; the sentence names the file, and the leaf or
+        field.
     """
-    path, data = read(path)
+    data = read(path)
     try:
         return _unpacked(data)
     except safetensors.SafetensorError:
-        raise TrainedError(
-            f"{path} ({len(data):,} bytes) is no safetensors file, or it is cut off; expected a "
-            "network written by nf_resnets.trained.save."
-        ) from None
+        reason = f"its {len(data):,} bytes are no safetensors file, or it is cut off."
     except KeyError as error:
-        what = f"its manifest has no {error}."
+        reason = f"its manifest has no {error}."
     except ValueError as error:
-        what = str(error)  # which may quote what a file holds at any length
-        what = what if len(what) < 600 else f"{what[:300]} ... {what[-200:]}"
+        reason = str(error)  # which may quote what a file holds at any length
+        reason = reason if len(reason) < 600 else f"{reason[:300]} ... {reason[-200:]}"
     except Exception as error:  # whatever a network of such settings stumbles over
         text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        what = f"its settings make no network ({text})."
-    raise TrainedError(f"{path} cannot be read: {what}")
+        reason = f"its settings make no network ({text})."
+    raise TrainedError(f"{path} cannot be read: {reason}")
 
 
-def read(path: str | os.PathLike[str], what: str = "a network's file") -> tuple[Path, bytes]:
-    """Reads a file, and gives its path with the home folder in place of ``~``.
+def read(path: str | os.PathLike[str]) -> bytes:
+    """Reads a file.
 
     Raises:
-      TrainedError: if it cannot be read; the sentence says what was expected there.
+      TrainedError: if it cannot be read.
     """
     try:
-        with as_trained_error():
-            path = places.expanded(path)
-            return path, places.read_file(path)
+        return places.read_file(path)
     except FileNotFoundError:
-        raise TrainedError(f"{path} is not there; expected {what}.") from None
-    except IsADirectoryError:
-        raise TrainedError(f"{path} is a folder; expected {what}.") from None
+        raise TrainedError(f"{path} is not there; expected a file.") from None
     except OSError as error:
-        raise TrainedError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise TrainedError(f"{path} cannot be read: {error}") from None
 
 
 def _packed(
@@ -209,22 +184,11 @@ def _packed(
         "versions": versions,
         "model": settings,
         "inputs": {"kind": kind, **plain},
-        "notes": _json(notes),
+        "notes": dict(notes),
         "leaves": {name: _digest(array) for name, array in tensors.items()},
     }
-    return safetensors.numpy.save(tensors, {ENTRY: manifests.seal(manifest)})
-
-
-def _json(notes: Mapping[str, Any]) -> dict[str, Any]:
-    """The notes, if a file can hold them."""
-    if not isinstance(notes, Mapping) or not all(isinstance(name, str) for name in notes):
-        raise ValueError(f"notes={reprlib.repr(notes)} found; expected names and JSON values.")
-    for name, value in notes.items():
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"notes[{name!r}] is no JSON value ({error}).") from None
-    return dict(notes)
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return safetensors.numpy.save(tensors, {"nf_resnets": _sealed(text)})
 
 
 def _unpacked(data: bytes) -> Trained:
@@ -233,71 +197,71 @@ def _unpacked(data: bytes) -> Trained:
     digests = manifest["leaves"]
     for name in sorted(tensors.keys() | digests.keys()):
         if name not in tensors or name not in digests:
-            where = "manifest" if name in digests else "tensors"
-            raise ValueError(f"leaf {name!r} is in its {where} only.")
+            raise ValueError(f"leaf {name!r} is in its manifest only, or in its tensors only.")
         if _digest(tensors[name]) != digests[name]:
             raise ValueError(f"leaf {name!r} does not have the SHA-256 that was written with it.")
     model = from_json(manifest["model"])
     inputs = _inputs(manifest["inputs"], tensors)
-    leaves = {n: as_array(n, a) for n, a in tensors.items() if not n.startswith(INPUTS)}
-    for name, array in leaves.items():
-        if not array.size:
-            raise ValueError(f"leaf {name!r} has shape {list(array.shape)}, and no numbers.")
+    leaves = {n: as_array(n, a) for n, a in tensors.items() if not n.startswith("inputs/")}
     refuse_other_leaves(leaves, expected_leaves(model, inputs))
     return Trained(model, unflatten(leaves), inputs, manifest["notes"], manifest["versions"])
 
 
 def _digest(array: np.ndarray) -> str:
-    return manifests.digest(f"{array.dtype.name} {list(array.shape)} ", array)
+    digest = hashlib.sha256(f"{array.dtype.name} {list(array.shape)} ".encode())
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _sealed(text: str) -> str:
+    return f'{{"sha256":"{hashlib.sha256(text.encode()).hexdigest()}","manifest":{text}}}'
 
 
 def _manifest(data: bytes) -> dict[str, Any]:
     """The manifest in the header, of which safetensors has found that it is whole."""
     length = int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    if ENTRY not in metadata:
+    sealed = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("nf_resnets")
+    if sealed is None:
         raise ValueError(
-            f"it has no metadata {ENTRY!r}; expected a network written by nf_resnets.trained.save."
+            "it has no metadata 'nf_resnets'; expected a file that trained.save wrote."
         )
-    try:
-        found = manifests.unseal(metadata[ENTRY])
-    except manifests.ManifestError as error:
-        raise ValueError(f"its manifest {error}.") from None
-    if found["format"] != FORMAT:
+    text = sealed.partition('"manifest":')[2][:-1]
+    if _sealed(text) != sealed:
+        raise ValueError("its manifest does not have the SHA-256 that it states.")
+    manifest: dict[str, Any] = json.loads(text)
+    if manifest["format"] != FORMAT:
         raise ValueError(
-            f"its format is {reprlib.repr(found['format'])}; this version reads {FORMAT}, and the "
-            f"file was written with {reprlib.repr(found.get('versions'))}."
+            f"its format is {reprlib.repr(manifest['format'])}; this version reads {FORMAT}."
         )
     for name in ("leaves", "model", "inputs", "notes", "versions"):
-        if not isinstance(found[name], dict):
-            raise ValueError(
-                f"its {name} is {reprlib.repr(found[name])}; expected names and values."
-            )
-    return found
+        if not isinstance(manifest[name], dict):
+            raise ValueError(f"its {name} is {reprlib.repr(manifest[name])}; expected a mapping.")
+    return manifest
 
 
 def _vocabularies(inputs: Images | Sentences) -> dict[str, np.ndarray]:
     if not isinstance(inputs, Sentences):
         return {}
-    found = {name: getattr(inputs, name) for name in _VOCABULARIES}
+    models = {name: getattr(inputs, name) for name in _VOCABULARIES}
     if inputs.source_vocabulary == inputs.target_vocabulary:
-        del found["target_vocabulary"]
-    return {f"{INPUTS}{name}": np.frombuffer(model, np.uint8) for name, model in found.items()}
+        del models["target_vocabulary"]
+    return {f"inputs/{name}": np.frombuffer(model, np.uint8) for name, model in models.items()}
 
 
 def _inputs(settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Images | Sentences:
     values = dict(settings)
-    kind = values.pop("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(
-            f"inputs of kind {reprlib.repr(kind)} found; expected {' or '.join(_KINDS)}."
-        )
+    kind = str(values.pop("kind"))
+    if kind not in _KINDS:
+        raise ValueError(f"inputs of kind {reprlib.repr(kind)} found; expected {list(_KINDS)}.")
     if kind == "sentences":
-        source = tensors[f"{INPUTS}source_vocabulary"]
-        target = tensors.get(f"{INPUTS}target_vocabulary", source)
+        source = tensors["inputs/source_vocabulary"]
+        target = tensors.get("inputs/target_vocabulary", source)
         values |= {"source_vocabulary": source.tobytes(), "target_vocabulary": target.tobytes()}
-    found: Images | Sentences = build(_KINDS[kind], values)
-    return found
+    inputs: Images | Sentences = build(_KINDS[kind], values)
+    return inputs
+
+
+# --- Leaves by name -------------------------------------------------------------------------------
 
 
 def expected_leaves(model: Any, inputs: Images | Sentences) -> dict[str, jax.ShapeDtypeStruct]:
@@ -328,7 +292,69 @@ def _leaves_of(model: Any, arguments: tuple[Any, ...]) -> dict[str, jax.ShapeDty
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
 
 
+def flatten(variables: Any) -> dict[str, np.ndarray]:
+    """Names every leaf by its keys, joined by ``/``; NumPy arrays, in the order of their names.
+
+    Example:
+      >>> list(flatten({"params": {"head": {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)}}}))
+      ['params/head/bias', 'params/head/kernel']
+    """
+    if not isinstance(variables, Mapping) or "params" not in variables:
+        raise ValueError(f"variables is {reprlib.repr(variables)}; expected {{'params': params}}.")
+    flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(variables), sep="/")
+    return {name: as_array(name, flat[name]) for name in sorted(flat)}
+
+
+def unflatten(leaves: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Makes nested dicts of leaves that are named by their keys."""
+    tree: dict[str, Any] = flax.traverse_util.unflatten_dict(dict(leaves), sep="/")
+    return tree
+
+
+def as_array(name: str, value: Any) -> np.ndarray:
+    """A leaf of finite real numbers as a contiguous array; safetensors writes memory as it is."""
+    dtype = getattr(value, "dtype", type(value).__name__)
+    is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
+    if not is_array or getattr(dtype, "name", "") not in DTYPES.values():
+        raise ValueError(f"leaf {name!r} is of {dtype}; expected an array of real numbers.")
+    array = np.asarray(value, order="C")
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not np.isfinite(array).all():
+        raise ValueError(f"leaf {name!r} has NaN or infinite numbers; expected finite ones.")
+    return array
+
+
+def refuse_other_leaves(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Compares names and shapes with those of the network; dtypes may differ.
+
+    Raises:
+      ValueError: that names the first leaf in which they differ.
+    """
+    for name in sorted(expected.keys() | found.keys()):
+        shapes = [list(each[name].shape) if name in each else None for each in (found, expected)]
+        if shapes[0] != shapes[1] or 0 in (shapes[0] or ()):
+            raise ValueError(f"leaf {name!r} has shape {shapes[0]}; expected {shapes[1]}.")
+
+
+def tensors_of(data: bytes) -> dict[str, np.ndarray]:
+    """Reads the tensors of a safetensors file, by their names.
+
+    (safetensors' own function for NumPy does not read bfloat16.)
+
+    Raises:
+      ValueError: if one has a dtype that no network has; it is named.
+      safetensors.SafetensorError: if it is no such file.
+    """
+    tensors = {}
+    for name, tensor in sorted(safetensors.deserialize(data), key=lambda each: each[0]):
+        if tensor["dtype"] not in DTYPES:
+            raise ValueError(f"leaf {name!r} has dtype {tensor['dtype']}, which no network has.")
+        dtype = jnp.dtype(DTYPES[tensor["dtype"]])
+        tensors[name] = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
+    return tensors
+
+
 __all__ = [
-    "FORMAT", "Trained", "TrainedError", "as_trained_error", "expected_leaves", "load", "read",
-    "save",
+    "DTYPES", "FORMAT", "Trained", "TrainedError", "as_array", "expected_leaves", "flatten", "load",
+    "read", "refuse_other_leaves", "save", "tensors_of", "unflatten",
 ]  # fmt: skip

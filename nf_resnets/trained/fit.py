@@ -42,7 +42,7 @@ def fit(
     """Trains a network for images without normalisation, and tests it after every epoch.
 
     Args:
-      dataset: what it is trained and tested on; or its name or the path of a folder, see
+      dataset: a :class:`nf_resnets.data.Dataset`, or its name or path, see
         :func:`nf_resnets.data.load`.
       network: in place of the settings ``model`` and ``scheme``: a network of
         :mod:`nf_resnets.models`; a trained one, which goes on from its weights; or, of any other
@@ -66,7 +66,6 @@ def fit(
     Raises:
       TrainedError: if the run diverges.
       ValueError: if an argument is not in order, or does not fit the data.
-      TypeError: if data set, network, optimizer or callback is none.
 
     Example:
       >>> import nf_resnets
@@ -74,11 +73,6 @@ def fit(
       >>> nf_resnets.predict(network, ["new/1.jpg"])                          # doctest: +SKIP
       [('cat', 0.97)]
     """
-    if callback is not None and not hasattr(callback, "on_epoch"):
-        raise TypeError(
-            f"callback is a {type(callback).__name__}; expected a nf_resnets.sweep.Callback, such "
-            "as sweep.TensorBoard(folder)."
-        )
     settings["dataset"], load = named(dataset)
     if isinstance(optimizer, str):
         settings["optimizer"], optimizer = optimizer, None
@@ -99,7 +93,7 @@ def run_overrides(
     settings: Any = (),
     **names: Any,
 ) -> Overrides:
-    """What a training has in place of what its settings name; see :func:`fit`."""
+    """The network and the optimizer in place of those that settings name; see :func:`fit`."""
     variables = None
     if isinstance(network, Trained):
         images_of(network)
@@ -108,13 +102,13 @@ def run_overrides(
         network, variables = network.model, network.variables
     if learn != "all":
         names["learn"] = learn
-    found = overrides_of(
+    overrides = overrides_of(
         network, optimizer, settings=settings, variables=variables,
         wrap=lambda rule: partly(rule, learn),
     )  # fmt: skip
-    if network is not None and not found.is_other:
+    if network is not None and not overrides.is_other:
         names["network"] = json.dumps(to_json(network), sort_keys=True)
-    return dataclasses.replace(found, names={**names, **found.names})
+    return dataclasses.replace(overrides, names={**names, **overrides.names})
 
 
 def task_of(

@@ -1,7 +1,7 @@
-"""Weights from elsewhere: a published PyTorch checkpoint as a network of this library.
+"""A published PyTorch checkpoint as a network of this library.
 
-The axes are permuted by what a layer is, never by what its shape looks like: a kernel with as many
-channels before as after it has the same shape either way.
+The axes are permuted by the kind of a layer, never by its shape: a kernel with as many channels
+before as after it has the same shape either way.
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import models, schemes, training
-from nf_resnets.trained import torch_layouts
-from nf_resnets.trained.file import Trained, TrainedError, expected_leaves
+from nf_resnets.trained.file import Trained, TrainedError, expected_leaves, unflatten
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.torch_checkpoint import read_checkpoint
 from nf_resnets.trained.torch_layouts import LAYOUTS, Layout
-from nf_resnets.trained.tree import unflatten
 
 TOLERANCE = 1e-4
-"""By how much of the largest logit ``check=`` lets two float32 networks differ."""
+"""The part of the largest logit by which ``check=`` lets two float32 networks differ."""
 
 
 def from_torch(
@@ -52,9 +49,8 @@ def from_torch(
         :mod:`nf_resnets.models`.
       scheme: the scheme whose anatomy the published network has, where ``network`` is a name.
       rules: the layout, or its name; by default the known one that has the checkpoint's names.
-      inputs: what the network takes; by default colour images as the published training code
-        normalises them, and classes called by their numbers. A layout of one's own for images that
-        are smaller than ImageNet's has to say what they are.
+      inputs: by default colour images as the published training code normalises them, and classes
+        called by their numbers.
       check: images ``[B, H, W, C]`` as the PyTorch module was given them, but for the order of
         their axes, and its logits ``[B, c]`` in evaluation: ours must be the same.
       **options: of the network's class, where ``network`` is a name. ``num_classes`` is read from
@@ -68,7 +64,6 @@ def from_torch(
       TrainedError: if the checkpoint cannot be read, no layout fits, a tensor or a leaf is left
         over, a shape is another one, the network differs from the published one in what is not in
         its weights (the argument or scheme that makes it the same is named), or ``check`` fails.
-      ValueError: if there is no network, scheme or layout of that name.
 
     Example:
       >>> model = models.CifarResNet(depth=8, scheme="fixup", stem_channels=4)
@@ -77,43 +72,29 @@ def from_torch(
       nf_resnets.trained.file.TrainedError: The checkpoint does not fit CifarResNet(depth=8, ...
     """
     tensors = read_checkpoint(source)
-    model = _network(network, scheme, options)
-    if not hasattr(model, "num_classes"):
-        raise ValueError(f"a {type(model).__name__} found; expected a network for images.")
-    layout = _recognised(tensors, model) if rules is None else torch_layouts.get(rules)
+    model = network
+    if isinstance(network, str):
+        if scheme is None:
+            raise ValueError(f"scheme=None found for network={network!r}; expected its scheme.")
+        model = models.make(network, scheme, **options)
+    layout = _recognised(tensors, model) if rules is None else rules
+    layout = LAYOUTS[layout] if isinstance(layout, str) else layout
     _refuse_other_network(model, layout)
-    if isinstance(network, str) and "num_classes" not in options:
-        bias = tensors.get(f"{layout.theirs('head')}.bias")
-        if bias is not None and bias.ndim == 1:
-            model = model.clone(num_classes=len(bias))
+    bias = tensors.get(f"{layout.theirs('head')}.bias")
+    if isinstance(network, str) and "num_classes" not in options and bias is not None:
+        model = model.clone(num_classes=len(bias))
     try:
         inputs = inputs or _default_inputs(layout, model)
         variables = _variables(tensors, layout, expected_leaves(model, inputs))
     except ValueError as error:
         raise TrainedError(f"The checkpoint does not fit {_called(model)}: {error}") from None
     if check is not None:
-        _refuse_other_logits(model, variables, inputs.shape[-1], *check)
+        _refuse_other_logits(model, variables, *check)
     notes = {"network": network} if isinstance(network, str) else {}
     return Trained(model, variables, inputs, {**notes, "from_torch": layout.name})
 
 
-# --- What the checkpoint is, and for which network ------------------------------------------------
-
-
-def _network(network: Any, scheme: str | schemes.Scheme | None, options: dict[str, Any]) -> Any:
-    if isinstance(network, str):
-        if scheme is None:
-            raise ValueError(f"scheme=None found for network={network!r}; expected its scheme.")
-        try:
-            return models.make(network, scheme, **options)
-        except TypeError as error:
-            raise ValueError(f"the options do not make a {network!r}: {error}.") from None
-    if not isinstance(network, nn.Module) or options:
-        found = f"{', '.join(options)} given with a network" if options else type(network).__name__
-        raise ValueError(f"{found} found; expected a network of this library, or its name.")
-    if scheme is not None and schemes.get(scheme) != schemes.get(network.scheme):
-        raise ValueError(f"scheme={scheme!r} found for a network of another scheme.")
-    return network
+# --- The layout, and whether the network is that of the layout ------------------------------------
 
 
 def _recognised(tensors: Mapping[str, np.ndarray], model: Any) -> Layout:
@@ -123,29 +104,28 @@ def _recognised(tensors: Mapping[str, np.ndarray], model: Any) -> Layout:
         known = sum(map(layout.knows, tensors))
         return known == len(tensors), isinstance(model, layout.network), known
 
-    best = max(LAYOUTS, key=score)
+    best = max(LAYOUTS.values(), key=score)
     if 2 * score(best)[-1] < len(tensors):
         raise TrainedError(
             f"the checkpoint's tensors are of no known layout: {_listed(list(tensors))}; expected "
-            f"one of {', '.join(each.name for each in LAYOUTS)}, or rules= of your own."
+            f"one of {', '.join(LAYOUTS)}, or rules= of your own."
         )
     return best
 
 
 def _refuse_other_network(model: Any, layout: Layout) -> None:
     """Compares what is in no weight: the class, its arguments, the scheme's anatomy."""
-    fits: bool = isinstance(model, layout.network)
-    if not fits:
+    for name, value in layout.arguments.items():
+        if getattr(model, name, None) != value:
+            raise TrainedError(
+                f"{name}={getattr(model, name, None)!r} found for a checkpoint of {layout.title}; "
+                f"expected {name}={value!r}."
+            )
+    if not isinstance(model, layout.network):
         raise TrainedError(
             f"a {type(model).__name__} found for a checkpoint of {layout.title}; expected a "
             f"{layout.network.__name__}."
         )
-    for name, value in layout.arguments.items():
-        if getattr(model, name) != value:
-            raise TrainedError(
-                f"{name}={getattr(model, name)!r} found for a checkpoint of {layout.title}; "
-                f"expected {name}={value!r}."
-            )
     scheme, published = schemes.get(model.scheme), schemes.get(layout.scheme or model.scheme)
     other = _other_parts(scheme.anatomy, published.anatomy, model.num_branches)
     if other:
@@ -156,7 +136,7 @@ def _refuse_other_network(model: Any, layout: Layout) -> None:
 
 
 def _other_parts(one: schemes.Anatomy, other: schemes.Anatomy, depth: int) -> list[str]:
-    """In which fields two anatomies compute different logits in a network of that depth."""
+    """The fields in which two anatomies compute different logits in a network of that depth."""
     constants = ("residual", "identity", "beta")
     # Dropout is in no logits of a trained network.
     names = [field.name for field in dataclasses.fields(one)]
@@ -165,30 +145,23 @@ def _other_parts(one: schemes.Anatomy, other: schemes.Anatomy, depth: int) -> li
         for name in names
         if name not in (*constants, "dropout") and getattr(one, name) != getattr(other, name)
     ]
-    if depth:
-        transitions = tuple(k % 3 == 0 for k in range(depth))  # any will do
-        pairs = zip(one.constants(transitions), other.constants(transitions), strict=True)
-        for name, pair in zip(constants, pairs, strict=True):
-            a, b = (1.0 if value is None else value for value in pair)
-            if not np.allclose(a, b, rtol=1e-6, atol=0):
-                differing.append(name)
+    transitions = tuple(k % 3 == 0 for k in range(depth))  # any will do
+    pairs = zip(one.constants(transitions), other.constants(transitions), strict=True)
+    for name, pair in zip(constants, pairs, strict=True):
+        a, b = (1.0 if value is None else value for value in pair)
+        if not np.allclose(a, b, rtol=1e-6, atol=0):
+            differing.append(name)
     return differing
 
 
 def _called(model: Any) -> str:
     """A network by what its shapes follow from: ``ResNet(depth=50, version=1, ...)``."""
-    names = ["depth", "version", "width", "stem_channels", "classifier", "pool_size", "num_classes"]
+    names = ["depth", "version", "width", "stem_channels", "num_classes"]
     fields = [f"{name}={getattr(model, name)!r}" for name in names if hasattr(model, name)]
     return f"{type(model).__name__}({', '.join(fields)})"
 
 
 def _default_inputs(layout: Layout, model: Any) -> Images:
-    small = isinstance(model, models.CifarResNet | models.WideResNet)
-    if small and layout.side == Layout.side:
-        raise ValueError(
-            f"{layout.title} has ImageNet's side={layout.side}, mean and std; expected "
-            "inputs=Images(...), or those of the images that the network was trained on."
-        )
     return Images(
         shape=(layout.side, layout.side, len(layout.mean)),
         mean=tuple(255 * value for value in layout.mean),
@@ -202,7 +175,7 @@ def _default_inputs(layout: Layout, model: Any) -> Images:
 # --- The leaves -----------------------------------------------------------------------------------
 
 CALIBRATED = 8
-"""After how many batches RescaleNet's published biases stop following the mean."""
+"""The batches after which RescaleNet's published biases stop following the mean."""
 
 Shape = tuple[int, ...]
 
@@ -248,15 +221,13 @@ KINDS = {
 
 def _kind(path: str, shape: Shape) -> Kind:
     last = path.rpartition("/")[2]
-    if last == "kernel" and len(shape) in (2, 4):
+    if last == "kernel":
         return CONV if len(shape) == 4 else DENSE
-    if last in KINDS and len(shape) == 1:
-        return KINDS[last]
     if not shape:
         return SCALAR
-    raise ValueError(
-        f"leaf {path!r} {list(shape)} found; expected one that PyTorch's layers have, too."
-    )
+    if last not in KINDS:
+        raise ValueError(f"leaf {path!r} found; expected one that PyTorch's layers have, too.")
+    return KINDS[last]
 
 
 def _variables(
@@ -268,12 +239,12 @@ def _variables(
         for name, leaf in expected.items()
         for path, shape in _places(name.split("/", 1)[1], leaf.shape)
     }
-    used = {each for names, _ in sources.values() for each in names if isinstance(each, str)}
+    used = {each for names, _ in sources.values() for each in names}
     left = [n for n in tensors if n not in used and not n.endswith("num_batches_tracked")]
     missing = [
-        f"{path} ({', '.join(map(str, names)) or 'unknown to the layout'})"
+        f"{path} ({', '.join(names) or 'unknown to the layout'})"
         for (_, path), (names, _) in sources.items()
-        if not names or any(isinstance(each, str) and each not in tensors for each in names)
+        if not names or any(each not in tensors for each in names)
     ]
     faults = [f"{len(left)} tensors found no leaf, {_listed(left)}"] if left else []
     faults += [f"{len(missing)} leaves found no tensor, {_listed(missing)}"] if missing else []
@@ -296,21 +267,18 @@ def _places(path: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
         yield path.replace("/first/", "/0/"), shape
 
 
-def _names(layout: Layout, path: str, shape: Shape) -> tuple[str | float, ...]:
-    """The tensors of a leaf, or the number that it equals; none if the layout lacks it."""
-    whole, layer = layout.theirs(path), layout.theirs(path.rpartition("/")[0])
-    theirs = layer if whole is None else whole
-    if theirs is None or not isinstance(theirs, str):
-        return () if theirs is None else (theirs,)
+def _names(layout: Layout, path: str, shape: Shape) -> tuple[str, ...]:
+    """The tensors of a leaf; none if the layout lacks it."""
     endings = _kind(path, shape).tensors
-    return (theirs,) if whole and len(endings) == 1 else tuple(theirs + end for end in endings)
+    whole, layer = layout.theirs(path), layout.theirs(path.rpartition("/")[0])
+    if whole is not None:
+        return tuple(whole + end for end in endings) if len(endings) > 1 else (whole,)
+    return () if layer is None else tuple(layer + end for end in endings)
 
 
 def _value(
-    path: str, shape: Shape, names: Sequence[Any], tensors: Mapping[str, np.ndarray]
+    path: str, shape: Shape, names: Sequence[str], tensors: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    if not isinstance(names[0], str):
-        return np.full(shape, names[0], np.float32)
     kind, arrays = _kind(path, shape), [tensors[name] for name in names]
     for name, array, theirs in zip(names, arrays, kind.shapes(shape), strict=True):
         # What is a scalar here is a vector of one number in most modules.
@@ -321,10 +289,7 @@ def _value(
             )
         counter = array.dtype == np.int64 and not array.shape  # as RescaleNet's modules keep
         if not counter and not jnp.issubdtype(array.dtype, jnp.floating):
-            raise ValueError(
-                f"{name!r} has dtype {array.dtype}; expected floating-point numbers, for the leaf "
-                f"{path!r}: a network of whole numbers has to be dequantised first."
-            )
+            raise ValueError(f"{name!r} has dtype {array.dtype}; expected floating-point numbers.")
     # A copy: the leaf outlives the checkpoint's arrays.
     return np.array(kind.value(*arrays).reshape(shape), np.float32, order="C")
 
@@ -334,23 +299,14 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _refuse_other_logits(
-    model: Any, variables: Any, channels: int, images: Any, expected: Any
-) -> None:
-    images, expected = np.asarray(images), np.asarray(expected, np.float64)
-    classes = model.num_classes
-    fits = images.ndim == 4 and images.shape[-1] == channels and len(images)
-    if not fits or expected.shape != (len(images), classes):
-        raise TrainedError(
-            f"check= found images of {list(images.shape)} and logits of {list(expected.shape)}; "
-            f"expected [B, H, W, {channels}] and [B, {classes}]."
-        )
+def _refuse_other_logits(model: Any, variables: Any, images: Any, expected: Any) -> None:
     apply = jax.jit(training.eval_apply(model))
-    logits, _ = apply(
-        variables["params"], variables.get("batch_stats"), jnp.asarray(images, jnp.float32), None
-    )
-    error = float(np.abs(np.asarray(logits, np.float64) - expected).max())
-    scale = float(np.abs(expected).max())
+    images, expected = jnp.asarray(images, jnp.float32), np.asarray(expected, np.float64)
+    logits, _ = apply(variables["params"], variables.get("batch_stats"), images, None)
+    if logits.shape != expected.shape:
+        raise TrainedError(f"logits {expected.shape} found in check=; expected {logits.shape}.")
+    error = np.abs(np.asarray(logits, np.float64) - expected).max()
+    scale = np.abs(expected).max()
     if not error <= TOLERANCE * scale:
         raise TrainedError(
             f"the logits differ from those of check= by {error:.2g}, where the largest is "

@@ -1,13 +1,10 @@
-"""What a trained network takes: images of one shape and scale, or sentences of one vocabulary."""
+"""The inputs of a trained network: images of one shape and scale, or sentences of one language."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from typing import Any
-
-import numpy as np
 
 from nf_resnets.data import Dataset
 from nf_resnets.data.pictures import check_sides
@@ -15,7 +12,7 @@ from nf_resnets.data.pictures import check_sides
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """Images as a network was trained on them, and what their classes are called.
+    """Images as a network was trained on them, and the names of their classes.
 
     Lists and NumPy's numbers become tuples of Python's, as a file gives them back.
 
@@ -44,38 +41,34 @@ class Images:
     crop: float = 1.0
 
     def __post_init__(self) -> None:
-        def check(name: str, fits: bool, expected: str) -> None:
-            if not fits:
-                raise ValueError(f"{name}={getattr(self, name)!r} found; expected {expected}.")
-
-        kinds: dict[str, Any] = {
-            "shape": operator.index, "mean": float, "std": float, "class_names": str
-        }  # fmt: skip
+        kinds: dict[str, Any] = {"shape": int, "mean": float, "std": float, "class_names": str}
         for name, kind in kinds.items():
-            given = getattr(self, name)
-            check(name, not isinstance(given, str) and np.iterable(given), "one value or more")
-            object.__setattr__(self, name, tuple(map(kind, given)))
-        channels = self.shape[-1] if len(self.shape) == 3 else 0
-        check("shape", channels in (1, 3), "(H, W, C) with 1 channel, or 3")
-        check_sides(f"shape={self.shape}", *self.shape[:2])
-        for name in ("mean", "std"):
-            values = getattr(self, name)
-            fits = len(values) == channels and all(map(math.isfinite, values))
-            check(name, fits, f"a finite number for each of the {channels} channels")
-        check("std", min(self.std) > 0, "numbers above 0")
-        check("max_value", 0 < self.max_value < math.inf, "a number above 0")
-        check("crop", 0 < self.crop <= 1, "a number above 0 and up to 1")
-        check("class_names", len(self.class_names) >= 2, "two or more")
+            object.__setattr__(self, name, tuple(map(kind, getattr(self, name))))
+        *sides, channels = self.shape
+        check_sides(f"shape={self.shape}", *sides)
+        expected = {
+            "shape": (len(sides) == 2 and channels in (1, 3), "(H, W, C) with 1 channel, or 3"),
+            "mean": (len(self.mean) == channels and all(map(math.isfinite, self.mean)),
+                     f"a finite number for each of the {channels} channels"),
+            "std": (len(self.std) == channels and all(0 < x < math.inf for x in self.std),
+                    f"a number above 0 for each of the {channels} channels"),
+            "max_value": (0 < self.max_value < math.inf, "a number above 0"),
+            "crop": (0 < self.crop <= 1, "a number above 0 and up to 1"),
+            "class_names": (len(self.class_names) >= 2, "two or more"),
+        }  # fmt: skip
+        for name, (fits, what) in expected.items():
+            if not fits:
+                raise ValueError(f"{name}={getattr(self, name)!r} found; expected {what}.")
 
     @classmethod
     def of(cls, dataset: Dataset, *, crop: float = 1.0) -> Images:
         """Those of a data set."""
         return cls(
             shape=dataset.train.images.shape[1:],
-            mean=tuple(dataset.mean),
-            std=tuple(dataset.std),
+            mean=dataset.mean,
+            std=dataset.std,
             max_value=float(dataset.max_value),
-            class_names=tuple(dataset.class_names),
+            class_names=dataset.class_names,
             crop=crop,
         )
 
@@ -89,10 +82,6 @@ class Sentences:
       target: the target language.
       source_vocabulary: the serialized SentencePiece model of the source.
       target_vocabulary: that of the target; the same bytes where the two share one.
-
-    Example:
-      >>> Sentences("de", "en", b"a model", b"a model").target
-      'en'
     """
 
     source: str
@@ -101,9 +90,10 @@ class Sentences:
     target_vocabulary: bytes = dataclasses.field(repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("source_vocabulary", "target_vocabulary"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} is empty; expected a serialized SentencePiece model.")
+        if not (self.source_vocabulary and self.target_vocabulary):
+            raise ValueError(
+                "an empty vocabulary found; expected a serialized SentencePiece model."
+            )
 
 
 __all__ = ["Images", "Sentences"]

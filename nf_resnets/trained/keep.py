@@ -61,7 +61,7 @@ class Networks:
                     inputs=Images.of(dataset), notes=notes, overwrite=True,
                 )  # fmt: skip
             except TrainedError as error:
-                raise OSError(str(error)) from error  # the sweep stops, and goes on from there
+                raise OSError(str(error)) from error  # the sweep stops, and is resumed from there
         return {}
 
     def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:

@@ -1,44 +1,38 @@
-"""What a trained network says of images: classes and their probabilities."""
+"""The classes of images, and their probabilities, by a trained network."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
 import flax.traverse_util
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import data, training
-from nf_resnets.trained.file import Trained, TrainedError, expected_leaves, load
+from nf_resnets.trained.file import (
+    Trained,
+    TrainedError,
+    expected_leaves,
+    load,
+    refuse_other_leaves,
+)
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.pictures import read_picture
-from nf_resnets.trained.tree import refuse_no_variables, refuse_other_leaves
 
 
 @functools.lru_cache(maxsize=16)
 def logits_of(model: Any, inputs: Images) -> Any:
-    """The compiled ``logits(variables, pixels)`` from raw pixels ``[B, H, W, C]`` to ``[B, c]``.
-
-    Example:
-      >>> from nf_resnets import models
-      >>> model = models.WideResNet(depth=10, scheme="fixup", num_classes=2, stem_channels=4)
-      >>> pixels = jnp.ones((5, 8, 8, 1))
-      >>> variables = jax.eval_shape(model.init, jax.random.key(0), pixels)
-      >>> inputs = Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
-      >>> jax.eval_shape(logits_of(model, inputs), variables, pixels).shape
-      (5, 2)
-    """
+    """The compiled ``logits(variables, pixels)`` from raw pixels ``[B, H, W, C]`` to ``[B, c]``."""
     apply_fn = training.eval_apply(model)
 
     def logits(variables: Any, pixels: jax.Array) -> jax.Array:
         x = data.normalize(pixels, inputs.mean, inputs.std)
-        found, _ = apply_fn(variables["params"], variables.get("batch_stats"), x, None)
-        return found
+        output, _ = apply_fn(variables["params"], variables.get("batch_stats"), x, None)
+        return output
 
     return jax.jit(logits)
 
@@ -49,7 +43,7 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
     Args:
       trained: a network for images.
       pixels: raw pixels ``[B, H, W, C]``, from 0 to ``trained.inputs.max_value``.
-      batch_size: how many images are computed at a time, at most.
+      batch_size: images that are computed at a time, at most.
 
     Returns:
       float32 ``[B, c]``, each row with the sum 1.
@@ -71,7 +65,7 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
     """
     inputs = images_of(trained)
     pixels = np.asarray(pixels)
-    if pixels.ndim != 4 or pixels.shape[1:] != inputs.shape:
+    if pixels.shape[1:] != inputs.shape:
         raise TrainedError(
             f"images of shape {pixels.shape} found; expected [B, "
             f"{', '.join(map(str, inputs.shape))}], as the network was trained on."
@@ -82,24 +76,16 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
         raise TrainedError(
             f"a pixel of {pixels[wrong].flat[0]:.6g} found; expected 0 to {inputs.max_value:g}."
         )
-    if not len(pixels):
-        return np.zeros((0, len(inputs.class_names)), np.float32)
     refuse_other_network(trained)
-    size = min(batch_size, len(pixels))
-    logits = logits_of(trained.model, inputs)
-    variables = jax.device_put(trained.variables)
-    found = []
-    for start in range(0, len(pixels), size):
-        part = pixels[start : start + size]
-        # The last batch is filled up, so that one program serves all.
-        filled = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
-        probabilities = jax.nn.softmax(logits(variables, jnp.asarray(filled)), axis=-1)
-        found.append(np.asarray(probabilities)[: len(part)])
-    result = np.concatenate(found)
+    size = max(1, min(batch_size, len(pixels)))
+    # The last batch is filled up, so that one program serves all.
+    batches = np.zeros((-(-len(pixels) // size), size, *inputs.shape), np.float32)
+    batches.reshape(-1, *inputs.shape)[: len(pixels)] = pixels
+    logits, variables = logits_of(trained.model, inputs), jax.device_put(trained.variables)
+    parts = [np.asarray(jax.nn.softmax(logits(variables, batch))) for batch in batches]
+    result = np.array(parts, np.float32).reshape(-1, len(inputs.class_names))[: len(pixels)]
     if not np.isfinite(result).all():
-        raise TrainedError(
-            "the network's outputs are NaN; expected weights with which they are numbers."
-        )
+        raise TrainedError("the network's outputs are NaN; expected finite weights.")
     return result
 
 
@@ -123,23 +109,14 @@ def classify(
     if not isinstance(network, Trained):
         network = load(network)
     inputs = images_of(network)
-    if isinstance(images, str | os.PathLike):
-        images = [images]
     if isinstance(images, np.ndarray | jax.Array):
-        images = np.asarray(images)
-        _refuse_scaled(images, inputs.max_value)
+        pixels = np.asarray(images)
+        _refuse_scaled(pixels, inputs.max_value)
     else:
-        files = list(images) if isinstance(images, Iterable) else [images]
-        for file in files:
-            if not isinstance(file, str | os.PathLike):
-                raise TrainedError(
-                    f"images has a {type(file).__name__}; expected image files, or raw pixels "
-                    f"[B, {', '.join(map(str, inputs.shape))}] in one array."
-                )
-        images = np.array([read_picture(file, inputs) for file in files], np.float32)
-        images = images.reshape(-1, *inputs.shape)
-    found = predict(network, images)
-    return [ranked(each, inputs.class_names, 1)[0] for each in found]
+        files = [images] if isinstance(images, str | os.PathLike) else images
+        pixels = np.array([read_picture(file, inputs) for file in files], np.float32)
+        pixels = pixels.reshape(-1, *inputs.shape)
+    return [ranked(each, inputs.class_names, 1)[0] for each in predict(network, pixels)]
 
 
 def _refuse_scaled(pixels: np.ndarray, max_value: float) -> None:
@@ -155,13 +132,15 @@ def _refuse_scaled(pixels: np.ndarray, max_value: float) -> None:
 
 
 def refuse_other_network(trained: Trained) -> None:
-    """Refuses variables that are not those of the network, where it is one of this library."""
+    """Refuses variables that are not those of the network, where it is one of this library.
+
+    Flax leaves out of account what a network does not have.
+    """
+    if not isinstance(trained.model, nn.Module):
+        return
     try:
-        refuse_no_variables(trained.variables)
-        if not isinstance(trained.model, nn.Module):
-            return
-        found = flax.traverse_util.flatten_dict(trained.variables, sep="/")
-        refuse_other_leaves(found, expected_leaves(trained.model, trained.inputs))
+        leaves = flax.traverse_util.flatten_dict(trained.variables, sep="/")
+        refuse_other_leaves(leaves, expected_leaves(trained.model, trained.inputs))
     except ValueError as error:
         raise TrainedError(f"the variables do not fit the network: {error}") from None
 
@@ -180,9 +159,7 @@ def ranked(
 
 
 def images_of(trained: Trained) -> Images:
-    """What a network for images takes; one for sentences is refused."""
-    if not isinstance(trained, Trained):
-        raise TrainedError(f"trained is a {type(trained).__name__}; expected a trained.Trained.")
+    """The inputs of a network for images; one for sentences is refused."""
     if not isinstance(trained.inputs, Images):
         raise TrainedError(
             f"a {type(trained.model).__name__} found, which takes sentences; expected a network "

@@ -19,15 +19,12 @@ from nf_resnets.training.run import Plan
 from nf_resnets.training.state import TrainState
 from nf_resnets.training.wave import Hooks, Stopped, train
 
-ENDING = ".unfinished"
-"""Of the folder's name, after the whole name of the file that the network is to be in."""
-
 
 class StoppedError(TrainedError):
-    """A training that was told to stop; the sentence says how to go on.
+    """A training that a signal stopped; the sentence says how to go on.
 
     Attributes:
-      exit_code: what a shell expects of a process so ended.
+      exit_code: of a process so ended.
     """
 
     def __init__(self, checkpoints: Checkpoints, exit_code: int) -> None:
@@ -43,12 +40,7 @@ class StoppedError(TrainedError):
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """Who is told of a training, and where it is saved.
-
-    Attributes:
-      callbacks: receive its events.
-      checkpoints: where it is saved and resumed; None for neither.
-    """
+    """The callbacks of a training, and where it is saved and resumed, if at all."""
 
     callbacks: tuple[Callback, ...] = ()
     checkpoints: Checkpoints | None = None
@@ -56,15 +48,13 @@ class Watch:
 
 @contextlib.contextmanager
 def unfinished(out: Path) -> Iterator[Checkpoints]:
-    """The checkpoints of a training, which are removed once the block has ended without an error.
-
-    They lie beside ``out``, the file that the network is to be in.
+    """Checkpoints beside the file ``out``, which are removed when the block ends without an error.
 
     Raises:
       TrainedError: if another process is training for this file.
       StoppedError: in place of a KeyboardInterrupt.
     """
-    checkpoints = Checkpoints(out.with_name(out.name + ENDING))
+    checkpoints = Checkpoints(out.with_name(f"{out.name}.unfinished"))
     checkpoints.folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
@@ -90,16 +80,16 @@ def train_one(
     plan: Plan,
     watch: Watch,
     *,
-    finish: Callable[[Any], Mapping[str, Any]] | None = None,
+    finish: Callable[[Program, Plan, Any], Mapping[str, Any]] | None = None,
 ) -> tuple[TrainState, dict[str, Any]]:
     """Trains one run to its end; with checkpoints it is saved and resumed, also by a signal.
 
     Args:
       program: with one slot.
-      start: how the run begins.
-      plan: what the run is.
-      watch: who is told.
-      finish: ``finish(state)`` gives more measures of the finished run.
+      start: of the run.
+      plan: of the run.
+      watch: the callbacks and checkpoints.
+      finish: ``finish(program, plan, state)`` gives more measures of the finished run.
 
     Returns:
       The state after the last step, and the run's row.
@@ -107,40 +97,36 @@ def train_one(
     Raises:
       StoppedError: if a signal came; the run is saved.
       TrainedError: if the run diverges; its checkpoints are removed.
-      OSError: if the run cannot be saved when a signal came.
     """
     rows: list[dict[str, Any]] = []
+
+    def say(text: str) -> None:
+        print(f"  {text}", file=sys.stderr, flush=True)
 
     def record(new: Any) -> Any:
         rows.extend(new)
         return new
 
-    def say(text: str) -> None:
-        print(f"  {text}", file=sys.stderr, flush=True)
-
-    callback = Callbacks(*watch.callbacks, say=say)
+    stop, saved = Preemption(), watch.checkpoints
+    hooks = Hooks(
+        Callbacks(*watch.callbacks, say=say), record, stop=lambda: stop.requested, finish=finish
+    )
     with contextlib.ExitStack() as stack:
-        stop = Preemption()
-        if watch.checkpoints is not None:
+        if saved is not None:
             stack.enter_context(stop)
             stack.enter_context(warnings.catch_warnings())
             # Damaged checkpoints are reported in a line, and not as a warning of Python's.
             warnings.showwarning = lambda message, *_, **__: say(str(message))
-        hooks = Hooks(
-            callback, record, stop=lambda: stop.requested,
-            finish=None if finish is None else lambda program, plan, state: finish(state),
-        )  # fmt: skip
         try:
             (run,) = train(
-                program, [start], [plan],
-                checkpoints=watch.checkpoints, hooks=hooks, keep_states=True,
-            )  # fmt: skip
+                program, [start], [plan], checkpoints=saved, hooks=hooks, keep_states=True
+            )
         except Stopped:
-            assert watch.checkpoints is not None
-            raise StoppedError(watch.checkpoints, stop.exit_code) from None
+            assert saved is not None
+            raise StoppedError(saved, stop.exit_code) from None
     if run.diverged:
-        if watch.checkpoints is not None:
-            watch.checkpoints.delete()
+        if saved is not None:
+            saved.delete()
         raise TrainedError(
             f"the run diverged ({run.diverged} of {program.num_steps}), and no network is kept; "
             f"lower the learning rate, {float(start.hyper['learning_rate']):g}."
@@ -148,4 +134,4 @@ def train_one(
     return run.state, rows[-1]
 
 
-__all__ = ["ENDING", "StoppedError", "Watch", "train_one", "unfinished"]
+__all__ = ["StoppedError", "Watch", "train_one", "unfinished"]

@@ -8,7 +8,6 @@ the places of activations and pools, is in the layout's scheme and in the networ
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -21,22 +20,18 @@ class Layout:
     r"""Where the tensors of a published network are.
 
     Attributes:
-      name: how it is called.
-      title: whose it is, for errors.
+      name: of the layout.
       names: from our layers to theirs. In both stand ``{stage}`` and ``{layer}``, counted from 1,
-        and ``{block}``, from 0; ``{stage0}`` and ``{layer0}`` in theirs are one less. The name of
-        a leaf, such as a scalar, stands for one tensor; a number stands for a leaf that they lack
-        and that equals it.
+        and ``{block}``, from 0; ``{stage0}`` in theirs is one less. The name of a leaf, such as a
+        scalar, stands for one tensor.
+      title: of the published networks, for errors.
       network: the class of our network.
-      arguments: what the network must have been made with.
+      arguments: the arguments that the network must have been made with.
       scheme: a registered scheme with the anatomy of their network; None is not compared.
       mean: of the pixels that they subtract, from 0 to 1.
       std: that they divide by.
       side: of the images, in pixels.
       crop: the fraction of an image's shorter side that they use.
-
-    Raises:
-      ValueError: if a name of theirs has a number that ours lacks.
 
     Example:
       >>> layout = Layout("mine", names={"stage_{stage}/{block}/conv_{layer}":
@@ -46,7 +41,7 @@ class Layout:
     """
 
     name: str
-    names: Mapping[str, str | float]
+    names: Mapping[str, str]
     title: str = "the given layout"
     network: type = object
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -56,46 +51,20 @@ class Layout:
     side: int = 224
     crop: float = 0.875
 
-    def __post_init__(self) -> None:
-        for ours, theirs in self.names.items():
-            known = {name + end for name in _numbers(ours) for end in ("", "0")}
-            unknown = sorted(set(_numbers(str(theirs))) - known)
-            if unknown:
-                raise ValueError(
-                    f"names={{{ours!r}: {theirs!r}}} found in layout {self.name!r}; expected no "
-                    f"{{{unknown[0]}}} that our name lacks."
-                )
-
-    def theirs(self, ours: str) -> str | float | None:
-        """Their name of one of our layers or scalars, or the number that it equals; or None."""
+    def theirs(self, ours: str) -> str | None:
+        """Their name of one of our layers or scalars, or None."""
         for pattern, theirs in self.names.items():
-            match = re.fullmatch(_regex(pattern), ours)
-            if match is None:
-                continue
-            if not isinstance(theirs, str):
-                return theirs
-            numbers = {name: int(number) for name, number in match.groupdict().items()}
-            return theirs.format(**numbers, **{f"{n}0": i - 1 for n, i in numbers.items()})
+            if match := re.fullmatch(_regex(pattern), ours):
+                numbers = {name: int(number) for name, number in match.groupdict().items()}
+                return theirs.format(**numbers, **{f"{n}0": i - 1 for n, i in numbers.items()})
         return None
 
     def knows(self, key: str) -> bool:
         """Whether a tensor of that name can be one of this layout, of a network of any depth."""
-        return _any_of(self).fullmatch(key) is not None
+        layers = re.sub(r"\(\?P<\w+>", "(?:", "|".join(map(_regex, self.names.values())))
+        return re.fullmatch(rf"(?:{layers})(?:\.[A-Za-z_]\w*)?", key) is not None
 
 
-@functools.cache
-def _any_of(layout: Layout) -> re.Pattern[str]:
-    """Matches the names of a layout's layers, and those of tensors within."""
-    names = [_regex(name) for name in layout.names.values() if isinstance(name, str)]
-    layers = re.sub(r"\(\?P<\w+>", "(?:", "|".join(names))
-    return re.compile(rf"(?:{layers})(?:\.[A-Za-z_]\w*)?")
-
-
-def _numbers(name: str) -> list[str]:
-    return re.findall(r"\{(\w+)\}", name)
-
-
-@functools.cache
 def _regex(name: str) -> str:
     return re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(name))
 
@@ -184,26 +153,10 @@ TIMM_NF_RESNET = Layout(
     crop=0.94,
 )
 
-LAYOUTS = (TORCHVISION_RESNET, FIXUP_CIFAR, FIXUP_IMAGENET, RESCALENET, TIMM_NF_RESNET)
-"""The published layouts that are known."""
+LAYOUTS = {
+    layout.name: layout
+    for layout in (TORCHVISION_RESNET, FIXUP_CIFAR, FIXUP_IMAGENET, RESCALENET, TIMM_NF_RESNET)
+}
+"""The published layouts by name."""
 
-
-def get(name: str | Layout) -> Layout:
-    """The layout of that name; a layout itself is returned as it is.
-
-    Raises:
-      ValueError: if there is none; the message lists those there are.
-
-    Example:
-      >>> get("fixup-cifar").theirs("stage_1/2/multiplier")
-      'layer1.2.scale'
-    """
-    if isinstance(name, Layout):
-        return name
-    known = {layout.name: layout for layout in LAYOUTS}
-    if name not in known:
-        raise ValueError(f"rules={name!r} found; expected a Layout or one of {', '.join(known)}.")
-    return known[name]
-
-
-__all__ = ["LAYOUTS", "Layout", "get"]
+__all__ = ["LAYOUTS", "Layout"]

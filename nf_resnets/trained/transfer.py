@@ -19,13 +19,12 @@ from nf_resnets.training.program import quick_compile
 
 Learn = Literal["all", "small", "head"]
 
-LEARNS: dict[str, frozenset[Role]] = {
+_LEARNS: dict[str, frozenset[Role]] = {
     "all": frozenset(Role),
     "small": frozenset({Role.HEAD, Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER,
                         Role.ALPHA, Role.NORM}),
     "head": frozenset({Role.HEAD}),
 }  # fmt: skip
-"""Which roles are trained: of all leaves; of head, biases, multipliers and norms; of the head."""
 
 
 def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
@@ -36,39 +35,19 @@ def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
 
     Args:
       trained: a network for images.
-      inputs: what it is to take: :meth:`Images.of` of the new data set, whose mean and standard
-        deviation give the network inputs of the size that it is used to.
+      inputs: :meth:`Images.of` of the new data set, whose mean and standard deviation give the
+        network inputs of the size that it is used to.
       key: a JAX PRNG key to draw the head.
 
-    Returns:
-      The network with ``num_classes = len(inputs.class_names)``, of which all arrays but the head's
-      are those of the old one.
-
     Raises:
-      TrainedError: if the network is not for images, not for images of that many channels, or not
-        one of this library with its variables.
-      TypeError: if ``key`` is not a PRNG key.
+      TrainedError: if the network is not for images of that many channels, or not one of this
+        library with its variables.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, for the head.
-
-    Example:
-      >>> import numpy as np
-      >>> from nf_resnets import models, trained
-      >>> model = models.WideResNet(depth=10, scheme="fixup", num_classes=10, stem_channels=4)
-      >>> shapes = jax.eval_shape(model.init, jax.random.key(0), jax.numpy.ones((1, 8, 8, 1)))
-      >>> variables = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)
-      >>> digits = Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=tuple("0123456789"))
-      >>> old = trained.Trained(model, variables, digits)
-      >>> cats = Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
-      >>> new = transfer(old, inputs=cats, key=jax.random.key(1))
-      >>> new.model.num_classes, new.variables["params"]["head"]["kernel"].shape
-      (2, (16, 2))
     """
     old = images_of(trained)
     refuse_other_network(trained)
     check_key(key)
-    if not isinstance(inputs, Images):
-        raise TrainedError(f"inputs is a {type(inputs).__name__}; expected trained.Images.")
     if inputs.shape[-1] != old.shape[-1]:
         raise TrainedError(
             f"images of {inputs.shape[-1]} channels found; expected {old.shape[-1]}, as the "
@@ -105,17 +84,11 @@ def label_tree(params: Any, learn: Learn) -> Any:
       params: the parameters of a network of this library.
       learn: ``"all"``; ``"small"`` for the head and all scalars, vectors beside layers and norms
         (biases, multipliers, alphas, scales); ``"head"``.
-
-    Example:
-      >>> import numpy as np
-      >>> params = {"head": {"kernel": np.ones((4, 2))}, "stem": {"kernel": np.ones((3, 3, 1, 4))}}
-      >>> label_tree(params, "head")
-      {'head': {'kernel': 'learns'}, 'stem': {'kernel': 'stays'}}
     """
 
     def label(leaf: Leaf) -> str:
         vector = learn == "small" and not leaf.weight and leaf.role in roles.LAYER_ROLES
-        return "learns" if vector or leaf.role in LEARNS[learn] else "stays"
+        return "learns" if vector or leaf.role in _LEARNS[learn] else "stays"
 
     return roles.assign(params).labels(label)
 
@@ -126,10 +99,6 @@ def partly(
     """The same update rule for the leaves that learn; the others do not move, nor decay.
 
     (BatchNorm's running statistics are no parameters, and go on following the batches.)
-
-    Args:
-      transformation: an optax gradient transformation.
-      learn: see :func:`label_tree`.
     """
     if learn == "all":
         return transformation
@@ -142,4 +111,4 @@ def partly(
     return optax.chain(frozen, transformation, frozen)
 
 
-__all__ = ["LEARNS", "Learn", "label_tree", "partly", "transfer"]
+__all__ = ["Learn", "label_tree", "partly", "transfer"]

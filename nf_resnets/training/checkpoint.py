@@ -14,8 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from nf_resnets import places
-
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[int]:
@@ -25,11 +23,16 @@ def held(path: Path) -> Iterator[int]:
 
     Raises:
       BlockingIOError: if another process holds the file.
-      PlaceError, OSError: if it is a link, or cannot be opened.
+      OSError: if it is a link, or cannot be opened.
     """
-    with places.open_own(path) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield file.fileno()
+    if path.is_symlink() or (path.exists() and path.stat().st_nlink > 1):
+        raise OSError(f"{path} is a link; expected a file that only this program has.")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class Checkpoints:

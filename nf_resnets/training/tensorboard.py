@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nf_resnets import places
-
 MOST_POINTS = 1000
 """Of longer runs every second, third, ... step is logged, so that no curve has more points."""
 
@@ -131,7 +129,7 @@ class TensorBoard:
                 "tensorboardX, which TensorBoard logs are written with, cannot be imported "
                 f"({error}); install it with `pip install nf_resnets[tensorboard]`."
             ) from error
-        self._folder = places.expanded(folder)
+        self._folder = Path(folder).expanduser()
         self._most_points = most_points
         self._tell = tell or functools.partial(print, file=sys.stderr)
         self._told = False

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nf_resnets import places
 from nf_resnets.training.tensorboard import MOST_POINTS, epoch_values, points
 
 
@@ -48,7 +47,7 @@ class WandB:
                 f"wandb, which logs for Weights & Biases, cannot be imported ({error}); install it "
                 "with `pip install nf_resnets[wandb]`."
             ) from error
-        self._folder = places.expanded(folder)
+        self._folder = Path(folder).expanduser()
         self._project = project
         self._mode = mode or os.environ.get("WANDB_MODE", "offline")
         self._most_points = most_points

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets.data import epoch_order, seed_key
-from nf_resnets.translation.vocabulary import BEGIN, PADDING, Vocabulary, as_sentences
+from nf_resnets.translation.vocabulary import BEGIN, PADDING, Vocabulary
 
 WIDTHS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """The widths of batches, in tokens: a step is compiled once for each that occurs. They are at
@@ -22,14 +22,7 @@ _BATCHES = 0xBA7C_0000
 
 
 def fitting_width(length: int, most: int) -> int:
-    """The least width into which a sentence fits, at most that of the longest there may be.
-
-    Example:
-      >>> fitting_width(9, most=40), fitting_width(33, most=40)
-      (12, 40)
-    """
-    if not 1 <= length <= most:
-        raise ValueError(f"a sentence of {length} tokens found; expected 1 to {most}.")
+    """The least width into which a sentence fits, at most that of the longest there may be."""
     for width in WIDTHS:
         if length <= width < most:
             return width
@@ -37,15 +30,7 @@ def fitting_width(length: int, most: int) -> int:
 
 
 def padded(sentences: Sequence[Sequence[int]], rows: int, width: int) -> np.ndarray:
-    """Fills sentences up with padding to an array, and the array with rows of it.
-
-    Returns:
-      int32 ``[rows, width]``.
-
-    Example:
-      >>> padded([[7, 2], [8, 9, 2]], rows=3, width=3).tolist()
-      [[7, 2, 0], [8, 9, 2], [0, 0, 0]]
-    """
+    """Fills sentences up with padding to an array int32 ``[rows, width]``."""
     array = np.full((rows, width), PADDING, np.int32)
     for row, sentence in enumerate(sentences):
         array[row, : len(sentence)] = sentence
@@ -87,20 +72,8 @@ def encode(
       max_length: the most tokens, with the end's, that a sentence may have.
 
     Raises:
-      ValueError: if there are not as many of both, no pair is left, or one is no text.
-
-    Example:
-      >>> from nf_resnets.translation.vocabulary import train_vocabulary
-      >>> vocabulary = train_vocabulary(["ein Haus"] * 9, ["a house"] * 9, size=20)
-      >>> corpus = encode(["ein Haus", ""], ["a house", "a house"], vocabulary, max_length=32)
-      >>> len(corpus.source), corpus.dropped
-      (1, 1)
+      ValueError: if there are not as many of both, or no pair is left.
     """
-    source, target = as_sentences(source, "source"), as_sentences(target, "target")
-    if len(source) != len(target):
-        raise ValueError(
-            f"{len(source)} source and {len(target)} target sentences found; expected as many."
-        )
     pairs = zip(vocabulary.encode_source(source), vocabulary.encode_target(target), strict=True)
     kept = [
         (tuple(one), tuple(other))
@@ -133,13 +106,7 @@ def batch_shapes(corpus: Corpus, *, max_tokens: int, devices: int = 1) -> dict[i
 
     ``rows * width`` is at most ``max_tokens``, as fairseq counts them (the longer of both sides,
     padding included), rounded down to a multiple of the devices, but at least one row for each.
-
-    Raises:
-      ValueError: if ``max_tokens`` or ``devices`` is below 1.
     """
-    for name, value in (("max_tokens", max_tokens), ("devices", devices)):
-        if value < 1:
-            raise ValueError(f"{name}={value} found; expected at least 1.")
     widths = sorted(set(corpus.widths.tolist()))
     return {width: max(1, max_tokens // width // devices) * devices for width in widths}
 
@@ -151,13 +118,6 @@ def epoch_batches(
 
     Every pair is in one batch. Which pairs of a width share a batch, and the order of the batches,
     change with the epoch; how many batches there are does not.
-
-    Example:
-      >>> corpus = Corpus(((5, 6, 2),) * 3, ((7, 2),) * 3, max_length=3)
-      >>> shapes = batch_shapes(corpus, max_tokens=16)
-      >>> batches = epoch_batches(corpus, seed=0, epoch=0, shapes=shapes)
-      >>> shapes, [batch.pairs.shape for batch in batches]
-      ({3: 5}, [(5,)])
     """
     order = np.asarray(epoch_order(seed, epoch, len(corpus.source)))
     widths = corpus.widths[order]
@@ -179,12 +139,6 @@ def batch_of(corpus: Corpus, batch: TokenBatch) -> dict[str, np.ndarray]:
     Returns:
       int32 ``[rows, width]`` each: ``source``; ``inputs``, the target after ``BEGIN``, which the
       decoder reads; ``targets``, the target with its ``END``, which it is to predict.
-
-    Example:
-      >>> corpus = Corpus(((5, 6, 2),), ((7, 2),), max_length=3)
-      >>> batch = batch_of(corpus, TokenBatch(3, np.array([0])))
-      >>> [batch[name][0].tolist() for name in ("source", "inputs", "targets")]
-      [[5, 6, 2], [1, 7, 0], [7, 2, 0]]
     """
     rows = len(batch.pairs)
     pairs = [pair for pair in batch.pairs if pair >= 0]

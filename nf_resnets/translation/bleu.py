@@ -13,32 +13,24 @@ class Bleu(NamedTuple):
 
     Attributes:
       score: 0 to 100.
-      signature: sacrebleu's, which says how it was computed and by which version.
+      signature: sacrebleu's: tokenizer, smoothing, version.
     """
 
     score: float
     signature: str
 
 
-def bleu(
-    translations: Iterable[str],
-    *references: Iterable[str],
-    tokenize: str | None = None,
-    language: str = "",
-) -> Bleu:
+def bleu(translations: Iterable[str], *references: Iterable[str], language: str = "") -> Bleu:
     """The case-sensitive, detokenised corpus BLEU of translations.
 
     Args:
-      translations: what is judged.
+      translations: the sentences that are judged.
       *references: one for each translation; several such lists if each has several references.
-      tokenize: one of sacrebleu's tokenizers, of which it downloads the ``spm`` and ``flores``
-        ones; None for that of the language.
       language: the code of the translations' language. Chinese (``zh``), Japanese and Korean have
         tokenizers of their own; all others have ``13a``.
 
     Raises:
-      ValueError: if there are none, not as many of both, one is no text, or ``tokenize`` no
-        tokenizer of sacrebleu's.
+      ValueError: if there are none, not as many of both, or one is no text.
       ModuleNotFoundError: if sacrebleu, or what its tokenizer needs, is not installed.
 
     Source: Papineni et al., *BLEU*, ACL 2002; Post, *A Call for Clarity in Reporting BLEU Scores*,
@@ -52,12 +44,11 @@ def bleu(
       100
     """
     judged = as_sentences(translations, "translations")
-    right = [as_sentences(each, "references") for each in references]
-    counts = [len(each) for each in right]
-    if not judged or not right or {len(judged)} != set(counts):
+    lists = [as_sentences(each, "references") for each in references]
+    if not judged or {len(judged)} != set(map(len, lists)):
         raise ValueError(
-            f"{len(judged)} translations and {' and '.join(map(str, counts)) or 'no'} references "
-            "found; expected as many of both, and at least one."
+            f"{len(judged)} translations and {list(map(len, lists))} references found; expected as "
+            "many of both, and at least one."
         )
     try:
         from sacrebleu.metrics.bleu import BLEU
@@ -65,15 +56,11 @@ def bleu(
         raise ModuleNotFoundError(
             "BLEU needs sacrebleu: pip install 'nf_resnets[translation]'."
         ) from None
-    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
-        raise ValueError(
-            f"tokenize={tokenize!r} found; expected one of {', '.join(BLEU.TOKENIZERS)}."
-        )
     try:
-        metric = BLEU(tokenize=tokenize, trg_lang=language.replace("_", "-").partition("-")[0])
+        metric = BLEU(trg_lang=language.replace("_", "-").partition("-")[0])
     except RuntimeError as error:
         raise ModuleNotFoundError(" ".join(str(error).split())) from None
-    score = metric.corpus_score(judged, right)
+    score = metric.corpus_score(judged, lists)
     return Bleu(float(score.score), str(metric.get_signature()))
 
 

@@ -38,12 +38,7 @@ _TENS = (
 
 
 def numeral(number: int) -> tuple[str, str]:
-    """A number from 1 to 999 in German, one word with the ones before the tens, and in English.
-
-    Example:
-      >>> numeral(23), numeral(201)
-      (('dreiundzwanzig', 'twenty-three'), ('zweihunderteins', 'two hundred one'))
-    """
+    """A number from 1 to 999 in German, one word with the ones before the tens, and in English."""
     hundreds, rest = divmod(number, 100)
     german = f"{_ONES[0][hundreds]}hundert" if hundreds else ""
     english = f"{_ONES[1][hundreds]} hundred " if hundreds else ""
@@ -64,22 +59,17 @@ def made_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
     Returns:
       ``(German, English)`` pairs.
 
-    Raises:
-      ValueError: if ``count`` is below 1 or above 20,000.
-
     Example:
       >>> german, english = made_pairs(1)[0]
       >>> german.endswith(".") and english.endswith(".")
       True
     """
-    if not 1 <= count <= 20_000:
-        raise ValueError(f"count={count} found; expected 1 to 20,000.")
     rng = np.random.default_rng(seed)
-    found: dict[str, str] = {}
-    while len(found) < count:
+    pairs: dict[str, str] = {}
+    while len(pairs) < count:
         german, english = _sentence(rng)
-        found[german] = english
-    return list(found.items())
+        pairs[german] = english
+    return list(pairs.items())
 
 
 def _sentence(rng: np.random.Generator) -> tuple[str, str]:

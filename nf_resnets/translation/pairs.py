@@ -1,27 +1,18 @@
-"""Sets of sentence pairs: made by the code, or read from what TensorFlow Datasets has prepared."""
+"""Sets of sentence pairs: made by the code, or read from a prepared set of TensorFlow Datasets."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 from typing import Any, NamedTuple
 
-from nf_resnets.data.prepared import (
-    has_random_access,
-    open_builder,
-    prepare_command,
-    quiet,
-    readable,
-    with_tensorflow,
-)
+from nf_resnets.data.prepared import open_builder, quiet, read_examples, readable
 from nf_resnets.translation.made import made_pairs
 
 MADE = "made"
 """The name of the set that the code makes, which is there everywhere."""
 
 _MADE_SIZES = (6_000, 200, 200)
-_DEFAULT = "~/tensorflow_datasets"
 
 
 class Pairs(NamedTuple):
@@ -30,10 +21,6 @@ class Pairs(NamedTuple):
     Attributes:
       source: sentences.
       target: the translation of each.
-
-    Example:
-      >>> Pairs(("ein Haus",), ("a house",)).target
-      ('a house',)
     """
 
     source: tuple[str, ...]
@@ -45,14 +32,11 @@ class PairSet:
     """A set of sentence pairs in three splits.
 
     Attributes:
-      name: what messages call it.
+      name: its name in messages.
       languages: those of source and target.
-      train: what a network is trained on.
-      validation: what settings are chosen by.
-      test: what BLEU is reported on.
-
-    Raises:
-      ValueError: if a split is empty, or has not as many sentences of both languages.
+      train: the pairs that a network is trained on.
+      validation: the pairs that settings are chosen by.
+      test: the pairs that BLEU is reported on.
     """
 
     name: str
@@ -60,16 +44,6 @@ class PairSet:
     train: Pairs
     validation: Pairs
     test: Pairs
-
-    def __post_init__(self) -> None:
-        for split in ("train", "validation", "test"):
-            pairs: Pairs = getattr(self, split)
-            if not pairs.source or len(pairs.source) != len(pairs.target):
-                raise ValueError(
-                    f"{self.name}, {split} split: {len(pairs.source)} source and "
-                    f"{len(pairs.target)} target sentences found; expected as many of both, and "
-                    "at least one."
-                )
 
 
 def load_pairs(
@@ -96,7 +70,7 @@ def load_pairs(
       limit: how many training pairs to take at most.
 
     Raises:
-      ValueError: if the set has no such language, or lacks a split.
+      ValueError: if the set has no such language.
       FileNotFoundError: if the set is not there; the message says how to prepare it.
       ModuleNotFoundError: if a package that reads it is not installed.
       OSError: if its files are damaged.
@@ -105,90 +79,38 @@ def load_pairs(
       >>> load_pairs("made").languages
       ('de', 'en')
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit={limit} found; expected at least 1.")
     if name == MADE:
-        return _made(source, limit)
-    try:
+        languages: tuple[str, ...] = ("de", "en")
+    else:
         builder = open_builder(name, data_dir)
-    except FileNotFoundError as error:
-        if "pass data_dir" in str(error):
-            raise
-        where = _DEFAULT if data_dir is None else data_dir
-        raise FileNotFoundError(
-            f"{name} is not in {where}; with network access and TensorFlow "
-            f"(pip install 'nf_resnets[tensorflow]') a set that it knows is prepared by "
-            f"{prepare_command(name, where)}, and any other by a builder with a "
-            "Translation feature."
-        ) from None
-    features = builder.info.features
-    languages = tuple(features) if hasattr(features, "keys") else ()
-    if len(languages) != 2:
+        languages = tuple(builder.info.features)
+    if len(languages) != 2 or (source or languages[0]) not in languages:
         raise ValueError(
-            f"{name} has the features {', '.join(languages) or features}; expected two languages."
+            f"source={source!r} found for {name} with {', '.join(languages)}; expected one of two "
+            "languages."
         )
-    first, second = _direction(name, languages, source)
+    # The features are in the order of the alphabet; the name says what is translated to what.
+    text = name.split("/")[-1]
+    first = source or min(languages, key=lambda each: (text.find(each) < 0, text.find(each)))
+    second = languages[1] if first == languages[0] else languages[0]
     splits = {}
-    for split in ("train", "validation", "test"):
-        if split not in builder.info.splits:
-            raise ValueError(
-                f"{name} has the splits {', '.join(builder.info.splits)}; expected {split} too."
-            )
-        part, size = split, builder.info.splits[split].num_examples
-        if split == "train" and limit is not None and limit < size:
-            part = f"{split}[:{limit}]"
-        with quiet(), readable(name, builder.data_path):
-            splits[split] = _read(builder, part, first, second)
+    if name == MADE:
+        made = [dict(zip(languages, pair, strict=True)) for pair in made_pairs(sum(_MADE_SIZES))]
+        start = 0
+        for split, size in zip(("train", "validation", "test"), _MADE_SIZES, strict=True):
+            splits[split] = _pairs(made[start : start + size], first, second)
+            start += size
+    else:
+        for split in ("train", "validation", "test"):
+            with quiet(), readable(name, builder.data_path):
+                splits[split] = _pairs(read_examples(builder, split), first, second)
+    splits["train"] = Pairs(*(each[:limit] for each in splits["train"]))
     return PairSet(name, (first, second), **splits)
 
 
-def _made(source: str | None, limit: int | None) -> PairSet:
-    first, second = _direction(MADE, ("de", "en"), source)
-    pairs = made_pairs(sum(_MADE_SIZES))
-    parts, start = [], 0
-    for size in _MADE_SIZES:
-        part = pairs[start : start + size]
-        german, english = zip(*part, strict=True)
-        parts.append(Pairs(german, english) if first == "de" else Pairs(english, german))
-        start += size
-    train, validation, test = parts
-    train = Pairs(train.source[:limit], train.target[:limit])
-    return PairSet(MADE, (first, second), train, validation, test)
-
-
-def _direction(name: str, languages: tuple[str, ...], source: str | None) -> tuple[str, str]:
-    if source is not None and source not in languages:
-        raise ValueError(
-            f"source={source!r} found; {name} has the languages {' and '.join(languages)}."
-        )
-    # The features are in the order of the alphabet; the name says what is translated to what.
-    named = name.split("/")[-1]
-    first = source or min(languages, key=lambda language: _position(named, language))
-    second = languages[1] if first == languages[0] else languages[0]
-    return first, second
-
-
-def _position(named: str, language: str) -> int:
-    position = named.find(language)
-    return position if position >= 0 else len(named)
-
-
-def _read(builder: Any, split: str, first: str, second: str) -> Pairs:
-    if has_random_access(builder):
-        found = builder.as_data_source(split)
-        examples = (found[index] for index in range(len(found)))
-    elif importlib.util.find_spec("tensorflow"):
-        tfds = with_tensorflow()
-        examples = tfds.as_numpy(builder.as_dataset(split, shuffle_files=False))
-    else:
-        raise ModuleNotFoundError(
-            f"{builder.info.full_name} is in {builder.info.file_format.value} format, which only "
-            "TensorFlow reads: pip install 'nf_resnets[tensorflow]', or prepare a copy in "
-            "array_record format in another folder."
-        )
+def _pairs(examples: Any, first: str, second: str) -> Pairs:
     pairs = [(_text(example[first]), _text(example[second])) for example in examples]
-    source, target = zip(*pairs, strict=True) if pairs else ((), ())
-    return Pairs(source, target)
+    return Pairs(*zip(*pairs, strict=True))
 
 
 def _text(value: Any) -> str:

@@ -60,18 +60,6 @@ def token_program(
 
     Raises:
       ValueError: if the corpus has tokens that the model lacks, or sentences too long for it.
-
-
-    Example:
-      >>> import optax
-      >>> from nf_resnets import schemes, training
-      >>> program = token_program(
-      ...     model, corpus, lambda hyper: optax.adam(hyper["learning_rate"]),
-      ...     training.make_mesh(devices=jax.devices()[:1]),
-      ...     TokenTraining(max_tokens=1_500, num_steps=300),
-      ...     training.Start(schemes.get("fixup"), 0, {"learning_rate": 3e-3}))  # doctest: +SKIP
-      >>> training.train(program, start).status  # doctest: +SKIP
-      'finished'
     """
     _check_corpus(model, corpus)
     shapes = batch_shapes(corpus, max_tokens=training.max_tokens, devices=mesh.shape[DATA])

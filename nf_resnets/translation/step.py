@@ -47,24 +47,6 @@ def replica_step(
       The new state, and of the whole batch ``loss``, ``likelihood`` (the mean negative
       log-likelihood of a token, without smoothing), ``accuracy``, ``tokens``, ``grad_norm`` and
       ``update_norm``, float32 [].
-
-    Example:
-      >>> import optax
-      >>> from nf_resnets import training
-      >>> from nf_resnets import models
-      >>> model = models.Transformer(
-      ...     vocab_size=16, num_layers=1, d_model=8, num_heads=2, d_ff=16, max_length=8)
-      >>> tokens = jnp.array([[5, 6, 2]])
-      >>> params = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
-      >>> def optimizer(hyper):
-      ...     return optax.sgd(hyper["learning_rate"])
-      >>> state = jax.eval_shape(
-      ...     lambda at: training.create_state(at, optimizer, {"learning_rate": 0.1}), params)
-      >>> batch = dict.fromkeys(("source", "inputs", "targets"), tokens)
-      >>> _, metrics = jax.eval_shape(
-      ...     lambda at: replica_step(at, batch, model=model, optimizer=optimizer), state)
-      >>> sorted(metrics)
-      ['accuracy', 'grad_norm', 'likelihood', 'loss', 'tokens', 'update_norm']
     """
     rows = batch["source"].shape[0]
     replicas = 1 if axis_name is None else lax.axis_size(axis_name)
@@ -128,14 +110,6 @@ def make_train_step(
     Raises:
       ValueError: from the step, if ``R`` is no multiple of the ``sweep`` axis, or ``B`` none of the
         ``data`` axis.
-
-
-    Example:
-      >>> import optax
-      >>> from nf_resnets import training
-      >>> step = make_train_step(model, lambda hyper: optax.adam(hyper["learning_rate"]),
-      ...                        training.make_mesh())  # doctest: +SKIP
-      >>> states, metrics = step(training.stack([state]), batch)  # doctest: +SKIP
     """
 
     def one_run(state: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -12,8 +12,6 @@ from nf_resnets import models
 from nf_resnets.translation.batches import fitting_width, padded
 from nf_resnets.translation.beam import beam_search
 from nf_resnets.translation.vocabulary import Vocabulary, as_sentences
-
-TooLong = Literal["refuse", "cut"]
 
 LONGER = 50
 """By how many tokens a translation may be longer than its source: Vaswani et al., section 6.1."""
@@ -29,7 +27,7 @@ def translate(
     alpha: float = 0.6,
     offset: float = 5.0,
     max_tokens: int = 4096,
-    too_long: TooLong = "refuse",
+    too_long: Literal["refuse", "cut"] = "refuse",
 ) -> list[str]:
     """Translates sentences by beam search.
 
@@ -53,27 +51,17 @@ def translate(
       As many sentences, in the same order.
 
     Raises:
-      ValueError: if a sentence is too long, the vocabulary's sizes are not the model's, or
-        ``beam``, ``max_tokens``, ``too_long`` or ``alpha`` is out of its range.
+      ValueError: if a sentence is too long, or the vocabulary's sizes are not the model's.
 
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, section 6.1.
-
-
-    Example:
-      >>> from nf_resnets import trained
-      >>> network = trained.load("translator.safetensors")  # doctest: +SKIP
-      >>> vocabulary = Vocabulary(
-      ...     network.inputs.source_vocabulary, network.inputs.target_vocabulary)  # doctest: +SKIP
-      >>> translate(network.model, network.variables["params"], vocabulary,
-      ...           ["Drei Bücher."])  # doctest: +SKIP
     """
     sentences = as_sentences(sentences)
-    if too_long not in get_args(TooLong):
-        raise ValueError(f"too_long={too_long!r} found; expected {' or '.join(get_args(TooLong))}.")
-    for name, number in (("beam", beam), ("max_tokens", max_tokens)):
-        if number < 1:
-            raise ValueError(f"{name}={number} found; expected at least 1.")
-    _check_sizes(model, vocabulary)
+    sizes = (model.source_vocab_size or model.vocab_size, model.vocab_size)
+    if (vocabulary.source_size, vocabulary.target_size) != sizes:
+        raise ValueError(
+            f"a vocabulary of {vocabulary.source_size:,} source and {vocabulary.target_size:,} "
+            f"target tokens found; expected {sizes[0]:,} and {sizes[1]:,}, those of the model."
+        )
     encoded = vocabulary.encode_source(sentences)
     for number, (sentence, tokens) in enumerate(zip(sentences, encoded, strict=True), start=1):
         if len(tokens) > model.max_length:
@@ -83,7 +71,7 @@ def translate(
                     f"expected at most max_length={model.max_length:,}."
                 )
             del tokens[model.max_length - 1 : -1]
-    found = [""] * len(encoded)
+    translations = [""] * len(encoded)
     widths: dict[int, list[int]] = {}
     for index, tokens in enumerate(encoded):
         if len(tokens) > 1:  # more than the end
@@ -97,27 +85,17 @@ def translate(
             part = indices[start : start + rows]
             source = padded([encoded[index] for index in part], rows, width)
             limits = np.minimum((source != 0).sum(axis=1) + LONGER, longest).astype(np.int32)
-            found_here = beam_search(
+            best = beam_search(
                 model, params, source, limits,
                 length=longest, beam=beam, alpha=alpha, offset=offset,
             )  # fmt: skip
-            tokens, scores = jax.device_get(found_here)
+            tokens, scores = jax.device_get(best)
             if not np.isfinite(scores[: len(part), 0]).all():
                 raise ValueError("the network's outputs are NaN; expected weights with which they "
                                  "are numbers.")  # fmt: skip
             for row, index in enumerate(part):
-                found[index] = vocabulary.decode(tokens[row, 0])
-    return found
-
-
-def _check_sizes(model: models.Transformer, vocabulary: Vocabulary) -> None:
-    sizes = (model.source_vocab_size or model.vocab_size, model.vocab_size)
-    found = (vocabulary.source_size, vocabulary.target_size)
-    if found != sizes:
-        raise ValueError(
-            f"a vocabulary of {found[0]:,} source and {found[1]:,} target tokens found; expected "
-            f"{sizes[0]:,} and {sizes[1]:,}, those of the model."
-        )
+                translations[index] = vocabulary.decode(tokens[row, 0])
+    return translations
 
 
 __all__ = ["LONGER", "translate"]

@@ -72,27 +72,19 @@ def as_sentences(sentences: Iterable[str], name: str = "sentences") -> list[str]
     """Makes a list of sentences, each of which has an encoding in UTF-8.
 
     Raises:
-      ValueError: if it is one string, or an element is no text; ``name`` and index say which.
-
-    Example:
-      >>> as_sentences(word.lower() for word in ("Am", "See"))
-      ['am', 'see']
+      ValueError: if it is one string, or an element is no text.
     """
-    if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
+    if isinstance(sentences, str | bytes):
         raise ValueError(f"{name} is one {type(sentences).__name__}; expected a list of sentences.")
-    found = list(sentences)
-    for index, sentence in enumerate(found):
-        if not isinstance(sentence, str):
-            raise ValueError(
-                f"{name}[{index}] is of type {type(sentence).__name__}; expected a sentence, a str."
-            )
+    texts = list(sentences)
+    for index, sentence in enumerate(texts):
         try:
             sentence.encode()
-        except UnicodeEncodeError:  # a byte of another encoding, as the system's arguments keep it
+        except (AttributeError, UnicodeEncodeError):  # or a byte of another encoding
             raise ValueError(
-                f"{name}[{index}] is {sentence[:30]!a}; expected text that UTF-8 can encode."
+                f"{name}[{index}] is {sentence!a:.40}; expected text that UTF-8 can encode."
             ) from None
-    return found
+    return texts
 
 
 def _encoded(model: bytes, sentences: Iterable[str]) -> list[list[int]]:
@@ -137,8 +129,6 @@ def train_vocabulary(
 def _train(sentences: Sequence[str], size: int) -> bytes:
     if not any(sentence.strip() for sentence in sentences):
         raise ValueError(f"{len(sentences)} sentences without a word found; expected some words.")
-    if size < 5:
-        raise ValueError(f"a vocabulary of size={size} found; expected at least 5.")
     model = io.BytesIO()
     try:
         _sentencepiece().SentencePieceTrainer.train(
@@ -152,15 +142,9 @@ def _train(sentences: Sequence[str], size: int) -> bytes:
         )  # fmt: skip
     except RuntimeError as error:
         raise ValueError(
-            f"no vocabulary of size={size} can be made of {len(sentences)} sentences "
-            f"({_reason(error)})."
+            f"no vocabulary of size={size} can be made of {len(sentences)} sentences ({error})."
         ) from None
     return model.getvalue()
-
-
-def _reason(error: RuntimeError) -> str:
-    """What SentencePiece says after its source line and condition."""
-    return str(error).split("] ")[-1].strip().rstrip(".") or "SentencePiece does not say why"
 
 
 def _check(name: str, model: bytes) -> None:

@@ -96,13 +96,7 @@ def test_crop_flip_and_cutout_draw_from_folds_of_their_own():
     assert (offsets != centres).any()
 
 
-def test_refusals():
+def test_a_square_that_is_larger_than_the_image_is_refused():
     images, keys = jnp.zeros((2, 4, 4, 3)), example_keys(0, 0, jnp.arange(2))
-    with pytest.raises(ValueError, match="size must be at least 0 pixels, got -1"):
-        cutout(images, keys, -1)
-    with pytest.raises(ValueError, match="size=5 found for images of 4 x 4; expected a square"):
+    with pytest.raises(ValueError, match="size=5 found; expected 0 or more, no more than a side"):
         cutout(images, keys, 5)
-    with pytest.raises(ValueError, match="images must have shape"):
-        cutout(images[0], keys, 2)
-    with pytest.raises(ValueError, match="keys must be one per image"):
-        cutout(images, keys[:1], 2)

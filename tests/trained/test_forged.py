@@ -108,10 +108,10 @@ def test_nothing_that_steers_a_terminal_is_printed(tmp_path, capsys):
         manifest["versions"].update({evil: evil}),
     ))  # fmt: skip
     write_picture(tmp_path / "a.png", np.zeros((8, 8, 1)), takes())
-    assert command.run(command.Show(path)) == 0
-    assert command.run(command.Predict(path, (tmp_path / "a.png",))) == 0
+    assert command.carry_out(command.Show(path)) == 0
+    assert command.carry_out(command.Predict(path, (tmp_path / "a.png",))) == 0
     forge(path, lambda manifest: manifest["model"].update({"class": evil}))
-    assert command.run(command.Show(path)) == 2
+    assert command.carry_out(command.Show(path)) == 2
     found = capsys.readouterr()
     for letter in found.out + found.err:
         assert letter == "\n" or letter.isprintable()

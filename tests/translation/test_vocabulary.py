@@ -34,8 +34,7 @@ def test_a_character_that_was_not_there_is_unknown():
     ("source", "options", "message"),
     [
         (["", " "], {"size": 100}, "2 sentences without a word found"),
-        (["ab"], {"size": 4}, "size=4 found; expected at least 5"),
-        (["ab"], {"size": 5000}, "no vocabulary of size=5000 can be made of 1 sentences (V"),
+        (["ab"], {"size": 5000}, "no vocabulary of size=5000 can be made of 1 sentences ("),
     ],
 )
 def test_what_cannot_be_trained_is_refused(source, options, message):
