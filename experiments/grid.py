@@ -93,7 +93,7 @@ def parsed(axes: Sequence[str], points: Sequence[Point]) -> dict[str, Sequence[A
     Raises:
       ValueError: if no point has the setting, or a value is not of its type.
 
-    >>> parsed(["depth=26,50", "seed=0:3"], [{"depth": 101}])
+    >>> parsed(["depth=26,50", "seed=0:2"], [{"depth": 101}])
     {'depth': [26, 50], 'seed': (0, 1, 2)}
     """
     axis_values: dict[str, Sequence[Any]] = {}

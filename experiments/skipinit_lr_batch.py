@@ -115,7 +115,7 @@ class Command:
     budget: Literal["epochs", "steps"] = "epochs"
     """Whether all batch sizes have as many epochs or as many steps."""
     grid: tuple[str, ...] = ()
-    """Axes instead of the scale's, such as scheme=fixup,batchnorm peak_lr=2^-8:2^2 seed=0:5
+    """Axes instead of the scale's, such as scheme=fixup,batchnorm peak_lr=2^-8:2^2 seed=0:4
     batch_size=8,32 optimizer=lion."""
     options: Annotated[Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
         dataclasses.field(default_factory=lambda: Options(out=Path()))

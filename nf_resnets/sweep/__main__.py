@@ -1,6 +1,6 @@
 """`python -m nf_resnets.sweep`: trains a grid of runs, and draws what came of it.
 
-python -m nf_resnets.sweep --grid peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=0:5 \
+python -m nf_resnets.sweep --grid peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=0:4 \
         scheme=fixup,skipinit --model wrn-16-1 --epochs 10 --out runs/mine
 """
 
@@ -27,8 +27,8 @@ class Command:
     """Train every combination of some settings, survive interruptions, and draw the results.
 
     Any setting of a run, listed below, can be an axis of the grid: NAME=VALUES with commas between
-    the values. 2^-8:2^2 is every power from the one to the other, both included; 0:5 is 0, 1, 2, 3,
-    4, as in Python. Runs that differ only in numbers (peak_lr, momentum, weight_decay,
+    the values. Ranges have both ends: 2^-8:2^2 is every power from the one to the other, 0:4 is 0,
+    1, 2, 3, 4. Runs that differ only in numbers (peak_lr, momentum, weight_decay,
     scalar_factor, alpha, branch_scale, seed, clip_norm and adaptive_clip above 0, or schemes that
     compile alike) share one program.
 
@@ -37,7 +37,7 @@ class Command:
     """
 
     grid: tuple[str, ...] = ()
-    """The axes, such as peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=0:5 scheme=fixup,skipinit."""
+    """The axes, such as peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=0:4 scheme=fixup,skipinit."""
     config: Config = None
     keep: Literal["none", "best", "all"] = "none"
     """Which runs that finish from now on keep their networks, in the folder's networks/, for

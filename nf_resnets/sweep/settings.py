@@ -259,15 +259,15 @@ def parse(axes: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Reads axes such as ``peak_lr=2^-8:2^2``, and gives the values of each in order, each once.
 
     After the equals sign stand values with commas between them, each a number, a power ``2^-3``, a
-    text, ``true``, ``false`` or ``none``, or a range: ``2^-8:2^2`` is every power from the one to
-    the other, both included; ``0:5`` is 0, 1, 2, 3, 4, as in Python.
+    text, ``true``, ``false`` or ``none``, or a range, both ends included: ``2^-8:2^2`` is every
+    power from the one to the other, ``0:4`` is 0, 1, 2, 3, 4.
 
     Raises:
       ValueError: if an axis has no values or is there twice, a setting is unknown, or a value is
         not one for it; the sentence names the field and the value.
 
     Example:
-      >>> parse(["peak_lr=2^-2:2^0", "seed=0:2", "scheme=fixup,skipinit"])
+      >>> parse(["peak_lr=2^-2:2^0", "seed=0:1", "scheme=fixup,skipinit"])
       {'peak_lr': (0.25, 0.5, 1.0), 'seed': (0, 1), 'scheme': ('fixup', 'skipinit')}
     """
     found: dict[str, tuple[Any, ...]] = {}
@@ -317,11 +317,11 @@ def _values(name: str, text: str) -> list[Any]:
         if not all(math.isfinite(end) and end == int(end) for end in (start, stop)):
             raise ValueError(
                 f"{name}={text} found; expected a range of powers of one base, such as 2^-8:2^2, "
-                "or of whole numbers, such as 0:5."
+                "or of whole numbers, such as 0:4."
             )
         if stop - start > MOST:
             raise ValueError(f"{name}={text} has {stop - start:g} values; expected at most {MOST}.")
-        values = list(range(int(start), int(stop)))
+        values = list(range(int(start), int(stop) + 1))
     if not values:
         raise ValueError(f"{name}={text} has no values; expected a range that rises.")
     return values

@@ -77,6 +77,8 @@ def from_torch(
         if scheme is None:
             raise ValueError(f"scheme=None found for network={network!r}; expected its scheme.")
         model = models.make(network, scheme, **options)
+    elif options or scheme is not None:
+        raise ValueError("a scheme or options found with a network; expected them with a name.")
     layout = _recognised(tensors, model) if rules is None else rules
     layout = LAYOUTS[layout] if isinstance(layout, str) else layout
     _refuse_other_network(model, layout)

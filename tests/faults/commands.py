@@ -31,7 +31,7 @@ from tests.sweep.small import repeatable
 ROOT = Path(__file__).parents[2]
 # Runs of 66 steps, 22 an epoch, of 4 ms each.
 TINY = ("--model", "wrn-10-1", "--stem-channels", "4", "--epochs", "3", "--save-seconds", "0")
-FOUR = ("--grid", "peak_lr=2^-3:2^-2", "seed=0:2")
+FOUR = ("--grid", "peak_lr=2^-3:2^-2", "seed=0:1")
 STEP_SECONDS = 0.004
 
 

@@ -139,7 +139,7 @@ def test_a_scan_counts_as_often_as_it_goes_round():
 @needs_libtpu
 def test_a_dry_run_prints_what_a_grid_needs_of_a_slice(tmp_path):
     command = [
-        sys.executable, "-m", "nf_resnets.sweep", "--grid", "seed=0:2", "--model", "wrn-10-1",
+        sys.executable, "-m", "nf_resnets.sweep", "--grid", "seed=0:1", "--model", "wrn-10-1",
         "--stem-channels", "4", "--epochs", "2", "--out", str(tmp_path / "none"), "--dry-run",
         "--topology", "v5e:2x2", "--devices-per-run", "2",
     ]  # fmt: skip

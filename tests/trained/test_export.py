@@ -40,7 +40,7 @@ def test_the_round_trip_through_a_file(tmp_path, scheme):
         found = program.call(images[:count])
         assert found.shape == (count, 10) and found.dtype == jnp.float32
         assert_near(np.asarray(found), expected[:count])
-    with pytest.raises(TrainedError, match="is there already"):
+    with pytest.raises(FileExistsError, match="is there already"):
         save_export(path, made)
 
 
@@ -57,7 +57,7 @@ def test_every_architecture_is_exported(architecture):
 
 
 def test_what_cannot_be_exported_is_refused():
-    with pytest.raises(TrainedError, match="platforms='gpu' found; expected some of cpu, cuda, t"):
+    with pytest.raises(ValueError, match="platforms=.*'gpu'.* found; expected some of cpu, cuda"):
         export(network(), platforms=("gpu",))
     model = ARCHITECTURES["transformer"].smallest("fixup")
     inputs = trained.Sentences("de", "en", b"a", b"b")

@@ -40,17 +40,17 @@ DEEP = json.loads("[" * 60 + "]" * 60)
     ("change", "message"),
     [
         (set_at("model", "class", value="WideResnet"), "'WideResnet' found; .*mean 'WideResNet'"),
-        (set_at("model", "fields", value=3), "fields=3 found for class WideResNet"),
+        (set_at("model", "fields", value=3), "its settings make no network"),
         (field("scheme", "fixupp"), "scheme='fixupp' found; .*did you mean 'fixup'"),
-        (field("scheme", {"name": "x"}), "scheme='x' is not whole: 'title'"),
+        (field("scheme", {"name": "x"}), "its manifest has no 'title'"),
         (field("scheme", "t_fixup"), "scheme='t_fixup' is for transformer networks"),
         (field("depth", 11), "depth=11 found; a WRN-n-k has n = 6N"),
-        (lambda manifest: manifest["model"]["fields"].pop("depth"), "do not make one: .*'depth'"),
+        (lambda manifest: manifest["model"]["fields"].pop("depth"), "make no network .*'depth'"),
         (field("colour", "red"), "field 'colour' found, which WideResNet of this version does"),
         (field("width", 2), r"leaf 'params/\S+' has shape \[.*\]; expected"),
         (set_at("inputs", "kind", value="sounds"), "inputs of kind 'sounds' found"),
         (set_at("inputs", "kind", value="sentences"), "inputs/source_vocabulary"),
-        (set_at("inputs", "std", value=[0.0]), r"std=\(0.0,\) found; expected numbers above 0"),
+        (set_at("inputs", "std", value=[0.0]), r"std=\(0.0,\) found; expected a number above 0"),
         (set_at("inputs", "class_names", value=["a", "b"]), "2 class_names found for num_classes="),
         (set_at("format", value=2), "its format is 2; this version reads 1"),
         (lambda manifest: manifest.pop("notes"), "its manifest has no 'notes'"),
@@ -59,15 +59,15 @@ DEEP = json.loads("[" * 60 + "]" * 60)
         (field("depth", int("9" * 400)), "depth=9.*; expected 1 to"),
         (field("stem_channels", 0), "stem_channels=0 found"),
         (field("scheme", "x" * 5_000), r"scheme='xxx.* \.\.\. .*"),
-        (field("dtype", DEEP), "nested more than 50 deep"),
+        (field("dtype", DEEP), "dtype=.* found"),
         (set_at("inputs", "kind", value=["images"]), "inputs of kind .* found"),
         (set_at("inputs", "shape", value=[0, 8, 1]), "shape=.0, 8, 1. found"),
         (set_at("inputs", "shape", value=[1 << 20, 1 << 20, 1]), "shape=.*expected 1 to 4,096 pix"),
         (field("padding_id", [1] * 5_000), "padding_id has 5,000 values; expected at most 16"),
-        (set_at("inputs", "max_value", value="16"), "max_value='16' found; expected float"),
+        (set_at("inputs", "max_value", value="16"), "max_value='16' found; expected <class 'float"),
         (set_at("inputs", "class_names", value=[3] * 10), "class_names=.* found; expected tuple"),
-        (set_at("inputs", "crop", value=10**400), "crop=1000.* found; expected float"),
-        (set_at("notes", value=[]), r"its notes is \[\]; expected names and values"),
+        (set_at("inputs", "crop", value=10**400), "crop=1000.* found; expected <class 'float"),
+        (set_at("notes", value=[]), r"its notes is \[\]; expected a mapping"),
         (set_at("format", value="\x1b[31m"), r"its format is '\\x1b"),
         (set_at("leaves", "params/head/bias", value=3), "does not have the SHA-256"),
     ],
@@ -94,7 +94,7 @@ def test_a_network_without_channels_is_refused(tmp_path):
         head = f"{array.dtype.name} {list(array.shape)} ".encode()
         digests[name] = hashlib.sha256(head).hexdigest()
     forge(path, lambda manifest: manifest.update(leaves=digests))
-    assert "and no numbers" in refused(path)
+    assert "has shape" in refused(path)
 
 
 def test_nothing_that_steers_a_terminal_is_printed(tmp_path, capsys):
@@ -140,4 +140,4 @@ for path in sys.argv[1:]:
     )  # fmt: skip
     lines = process.stdout.splitlines()
     assert len(lines) == 8, process.stderr
-    assert all("expected a file" in line for line in lines)
+    assert all("no regular file; expected a file" in line for line in lines)

@@ -16,7 +16,7 @@ from nf_resnets.trained import TrainedError, from_torch
 from nf_resnets.trained.torch_layouts import Layout
 from tests.models.reference import torch_names
 from tests.models.trees import assert_close, images, quick_jit, random_variables
-from tests.trained.networks import assert_same, takes
+from tests.trained.networks import assert_same
 
 VALUES = 1e-5  # of the largest logit; seen: 8e-7, float32 in ours and float64 in PyTorch
 
@@ -150,18 +150,17 @@ OPTIMIZER = {"state": {0: {"momentum": np.ones(3)}, 1: {"momentum": np.ones(2)}}
 
 def test_what_may_be_two_state_dicts_is_refused():
     model, _, state_dict = checkpoint()
-    both, many = {"model": state_dict, "ema": state_dict}, {str(i): state_dict for i in range(20)}
-    for two, message in (
-        (both, "several dicts of tensors, model, ema; expected one"),
-        ({"a": both}, r"several dicts of tensors, a\.model, a\.ema; expected one"),
-        (many, "tensors, 0, 1, 2, .*; expected one"),
+    for content, message in (
+        ({"model": state_dict, "ema": state_dict}, "it holds 2 dicts of nothing but tensors"),
+        (state_dict | {"bias1": "text"}, "it holds 0 dicts of nothing but tensors"),
+        ([], "it holds 0 dicts of nothing but tensors"),
         (state_dict | {"module.conv1.weight": COUNT}, r"'module\.conv1\.weight' is there a second"),
     ):
         with pytest.raises(TrainedError, match=f"^the state dict cannot be read: .*{message}"):
-            from_torch(two, model)
+            from_torch(content, model)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("dtype", ["int8", "int64"])
 def test_weights_that_are_no_floating_point_numbers_are_refused(dtype):
     model, _, state_dict = checkpoint()
     for key in ("layer2.1.conv1.weight", "bias1"):
@@ -278,11 +277,8 @@ def test_the_logits_are_compared_where_they_are_given():
     from_torch(swapped, model)
     with pytest.raises(TrainedError, match="logits differ from those of check= by"):
         from_torch(swapped, model, check=(x, logits))
-    for other in ((x, logits[:, :3]), (x.transpose(0, 3, 1, 2), logits), (x[:1], logits)):
-        with pytest.raises(
-            TrainedError, match=r"check= found images .*expected \[B, H, W, 3\] and \[B, 7\]"
-        ):
-            from_torch(state_dict, model, check=other)
+    with pytest.raises(TrainedError, match=r"logits \(2, 3\) found in check=; expected \(2, 7\)"):
+        from_torch(state_dict, model, check=(x, logits[:, :3]))
 
 
 # --- What is refused ----------------------------------------------------------------------------
@@ -361,40 +357,22 @@ def test_a_bias_that_still_follows_its_batches_is_refused():
 
 
 def test_numbers_that_are_none_are_refused():
-    model, _, state_dict = checkpoint(**{"bias1": np.array([np.nan])})
-    with pytest.raises(TrainedError, match=r"the state dict .*'bias1' has nan at \(0,\)"):
-        from_torch(state_dict, model)
-    model, _, state_dict = checkpoint(**{"bias1": np.array([1e300])})
-    with pytest.raises(TrainedError, match="'bias1' has inf"):
-        from_torch(state_dict, model)
-    for wrong in ("text", [0.5], np.array(["a"]), np.array([1j])):
-        model, _, state_dict = checkpoint(**{"bias1": wrong})
-        with pytest.raises(TrainedError, match=r"'bias1' is of .* expected an array"):
+    for value, message in (
+        (np.array([np.nan]), "'bias1' has NaN or infinite"),
+        (np.array([1e300]), "'bias1' has NaN or infinite"),
+        (np.array([1j]), "'bias1' is of complex128; expected an array"),
+    ):
+        model, _, state_dict = checkpoint(**{"bias1": value})
+        with pytest.raises(TrainedError, match=message):
             from_torch(state_dict, model)
-    with pytest.raises(TrainedError, match="holds no tensors"):
-        from_torch({}, model)
-    with pytest.raises(TrainedError, match="a list found; expected a state dict"):
-        from_torch([], model)
 
 
 def test_a_network_is_given_once():
     model, _, state_dict = checkpoint()
-    with pytest.raises(ValueError, match="scheme='plain' found for a network of another"):
-        from_torch(state_dict, model, "plain")
-    with pytest.raises(ValueError, match="num_classes given with a network found"):
+    with pytest.raises(ValueError, match="a scheme or options found with a network"):
         from_torch(state_dict, model, num_classes=7)
     with pytest.raises(ValueError, match=r"scheme=None found for network='cifar-resnet-20'"):
         from_torch(state_dict, "cifar-resnet-20")
-    with pytest.raises(ValueError, match=r"options do not make a 'wrn-10-1'.*width"):
-        from_torch(state_dict, "wrn-10-1", "batchnorm", width=2)
-    with pytest.raises(ValueError, match="a Transformer found; expected a network for images"):
-        from_torch(state_dict, "transformer-2", "fixup")
-    with pytest.raises(ValueError, match="int found; expected a network"):
-        from_torch(state_dict, 50, "fixup")
-    with pytest.raises(ValueError, match=r"rules='fixup' found; expected .*fixup-cifar"):
-        from_torch(state_dict, model, rules="fixup")
-    with pytest.raises(TrainedError, match="10 class_names found for num_classes=7"):
-        from_torch(state_dict, model, inputs=takes((32, 32, 3), 10))
 
 
 # --- Files --------------------------------------------------------------------------------------
@@ -416,10 +394,10 @@ def test_a_safetensors_file_needs_no_torch(tmp_path, monkeypatch, dtype):
 def test_files_that_are_none_are_refused(tmp_path, monkeypatch):
     model, _, _ = checkpoint()
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(TrainedError, match="none.safetensors is not there; expected a checkpoint"):
+    with pytest.raises(TrainedError, match=r"none.safetensors is not there"):
         from_torch(tmp_path / "none.safetensors", model)
     for name, data, fault in (
-        ("net.safetensors", b"\x10\0\0\0\0\0\0\0{", r"\(9 bytes\) is no safetensors file"),
+        ("net.safetensors", b"\x10\0\0\0\0\0\0\0{", "cannot be read as a safetensors file"),
         ("net.pt", b"PK\x03\x04", r"PyTorch is not installed here; convert it .*save_file"),
         ("net.pth", b"\x80\x02}", r"PyTorch is not installed here; convert it .*weights_only"),
     ):
@@ -440,20 +418,12 @@ def test_a_file_of_torch_is_read_where_torch_is(tmp_path):
     assert from_torch(half, model).variables["params"]["bias_head"].dtype == np.float32
 
     torch.save({"state_dict": tensors, "ema": tensors}, tmp_path / "two.pt")
-    with pytest.raises(TrainedError, match="several dicts of tensors, state_dict, ema"):
+    with pytest.raises(TrainedError, match="two.pt cannot be read: it holds 2 dicts"):
         from_torch(tmp_path / "two.pt", model)
-    torch.save({"epoch": 3}, tmp_path / "none.pt")
-    with pytest.raises(TrainedError, match="none.pt cannot be read: leaf 'epoch' is of int; exp"):
-        from_torch(tmp_path / "none.pt", model)
-    torch.save([tensors], tmp_path / "list.pt")
-    with pytest.raises(TrainedError, match="holds a list; expected a module's state_dict"):
-        from_torch(tmp_path / "list.pt", model)
     # A whole module is code, which is not executed.
     torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
     with pytest.raises(TrainedError, match="holds more than tensors.*state_dict"):
         from_torch(tmp_path / "module.pt", model)
-    with pytest.raises(TrainedError, match=r"a Linear found.*give it module\.state_dict\(\)"):
-        from_torch(torch.nn.Linear(2, 2), model)
 
 
 # --- Layouts of one's own -----------------------------------------------------------------------
@@ -478,19 +448,10 @@ def test_a_layout_of_ones_own():
         mean=(0.5, 0.4, 0.3),
     )
     state_dict = torch_names(variables, names)
-    with pytest.raises(TrainedError, match=r"has ImageNet's side=224, mean and std; expected inp"):
-        from_torch(state_dict, model, rules=dataclasses.replace(layout, side=224))
     made = from_torch(state_dict, model, rules=layout)
     assert_same(made.variables, variables)
     assert made.inputs.shape == (8, 8, 3) and made.inputs.mean == (127.5, 102.0, 76.5)
 
-    fixed = dataclasses.replace(layout, names={**layout.names, "stage_{stage}/{block}/alpha": 0.25})
-    without = {key: array for key, array in state_dict.items() if not key.endswith("gain")}
-    made = from_torch(without, model, rules=fixed)
-    np.testing.assert_array_equal(made.variables["params"]["stage_2"]["rest"]["alpha"], [0.25])
-
     unnamed = dataclasses.replace(layout, names={"stem": "first", "head": "last"})
     with pytest.raises(TrainedError, match=r"30 tensors.*30 leaves found.*\(unknown to the layout"):
         from_torch(state_dict, model, rules=unnamed)
-    with pytest.raises(ValueError, match=r"expected no \{block\} that our name lacks"):
-        Layout("mine", names={"stage_{stage}": "g{stage}.{block}"})

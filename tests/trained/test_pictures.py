@@ -10,7 +10,7 @@ from PIL import Image
 
 from nf_resnets import data
 from nf_resnets.trained import Images, TrainedError
-from nf_resnets.trained.pictures import read_picture, read_pictures, write_picture
+from nf_resnets.trained.pictures import read_picture, write_picture
 from tests.trained.networks import takes
 
 GREY, COLOUR = takes((8, 8, 1)), takes((8, 8, 3), max_value=255.0)
@@ -85,11 +85,11 @@ def test_what_is_no_image_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:-2000])
     Image.fromarray(np.ones((8, 8), np.float32)).save(tmp_path / "float.tiff")
     messages = {
-        "text.png": "is no image that can be read; expected one of PNG, JPEG, WEBP,",
-        "empty.png": "is no image that can be read",
+        "text.png": "cannot be read as an image: expected one of PNG, JPEG, WEBP,",
+        "empty.png": "cannot be read as an image",
         "cut.png": "cannot be read as an image",
-        "gone.png": "is not there; expected an image file.",
-        ".": "is a folder; expected an image file.",
+        "gone.png": "is not there; expected a file.",
+        ".": "is a folder or no regular file",
         "float.tiff": "pixels of 32 bits (mode F) found, of which white is not known",
     }
     for name, message in messages.items():
@@ -97,10 +97,6 @@ def test_what_is_no_image_is_refused_in_a_sentence(tmp_path):
             read_picture(tmp_path / name, GREY)
         text = str(found.value)
         assert message in text and str(tmp_path / name) in text and "\n" not in text
-    paths = [tmp_path / "text.png", whole, tmp_path / "gone.png"]
-    pixels, places, faults = read_pictures(paths, GREY)
-    assert (pixels.shape, places, len(faults)) == ((1, 8, 8, 1), [1], 2)
-    assert read_pictures(paths[:1], GREY)[0].shape == (0, 8, 8, 1)
 
 
 def encoded(kind, **options):
@@ -116,14 +112,10 @@ def bomb():
     return png[:12] + head + zlib.crc32(head).to_bytes(4, "big") + png[33:]
 
 
-NO_IMAGE, DAMAGED = "is no image that can be read", "cannot be read as an image"
 FILES = {
-    "EPS": (encoded("EPS"), NO_IMAGE),
-    "ICO": (encoded("ICO"), NO_IMAGE),
-    "a bomb": (bomb(), DAMAGED),
-    "a cut GIF": (encoded("GIF")[:30], ""),
-    "a cut JPEG": (encoded("JPEG")[:300], ""),
-}
+    "EPS": encoded("EPS"), "ICO": encoded("ICO"), "a bomb": bomb(),
+    "a cut GIF": encoded("GIF")[:30], "a cut JPEG": encoded("JPEG")[:300],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("ending", [".png", ".jpg"])
@@ -131,14 +123,13 @@ FILES = {
 def test_files_from_strangers_are_refused_by_what_they_hold(tmp_path, content, ending, monkeypatch):
     """Other formats than ours are not tried: Pillow gives EPS to Ghostscript, whatever its name."""
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("a program was started"))
-    data_of, message = FILES[content]
     file = tmp_path / "class" / f"x{ending}"
     file.parent.mkdir()
-    file.write_bytes(data_of)
+    file.write_bytes(FILES[content])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "y.png").write_bytes(encoded("PNG"))
     for read in (lambda: read_picture(file, COLOUR), lambda: data.from_folder(tmp_path, size=8)):
         with pytest.raises((TrainedError, ValueError)) as found:
             read()
         text = str(found.value)
-        assert text.startswith(f"{file} ") and message in text and text.count("\n") == 0, text
+        assert text.startswith(f"{file} cannot be read") and "\n" not in text, text

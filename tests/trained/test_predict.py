@@ -50,10 +50,6 @@ def test_a_network_whose_outputs_are_nan_is_refused(value):
 def test_variables_of_another_network_are_refused():
     """Flax leaves out of account what a network does not have."""
     made = network("fixup")
-    more = {"params": {**made.variables["params"], "bias_other": np.zeros(())}}
-    for variables, message in (
-        (more, "leaf 'params/bias_other' found"),
-        (made.variables["params"], "variables is a dict with the keys .*bias_head"),
-    ):
-        with pytest.raises(TrainedError, match=rf"do not fit the network: {message}"):
-            predict(dataclasses.replace(made, variables=variables), pixels(1))
+    variables = {"params": {**made.variables["params"], "bias_other": np.zeros(())}}
+    with pytest.raises(TrainedError, match="do not fit the network: leaf 'params/bias_other' has"):
+        predict(dataclasses.replace(made, variables=variables), pixels(1))
