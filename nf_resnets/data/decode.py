@@ -36,7 +36,7 @@ class ImageFile:
         except Exception as error:  # whatever decoders stumble over
             raise ValueError(
                 f"{len(encoded)} bytes that begin with {encoded[:12]!r} found; expected a JPEG or "
-                f"PNG image{_reason(error)}."
+                "PNG image."
             ) from error
         self.width, self.height = self._image.size
 
@@ -68,7 +68,7 @@ class ImageFile:
             image = self._image.convert("RGB")
         except Exception as error:  # whatever decoders stumble over
             raise ValueError(
-                f"a damaged image of {self.width} x {self.height} pixels found{_reason(error)}."
+                f"a damaged image of {self.width} x {self.height} pixels found ({error})."
             ) from error
         x, y = image.width / self.width, image.height / self.height
         box = (left * x, top * y, min(right * x, image.width), min(bottom * y, image.height))
@@ -76,12 +76,6 @@ class ImageFile:
         if flip:
             square = square.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return np.asarray(square)
-
-
-def _reason(error: BaseException) -> str:
-    # Pillow names the object in memory where it has nothing to say of it.
-    text = str(error)
-    return "" if "BytesIO" in text or not text else f" ({text})"
 
 
 __all__ = ["FORMATS", "SPARE", "ImageFile"]

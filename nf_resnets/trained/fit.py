@@ -7,7 +7,6 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -138,22 +137,25 @@ def fit_one(task: ImageTask, settings: RunSettings, watch: Watch) -> Trained:
     parts = kind.bn_groups if kind.scheme.anatomy.has_batch_norm else settings.batch_size
     program = task.build(plan, mesh_for(parts // kind.micro_batches))
     state, row = train_one(program, task.start(plan), plan, watch)
+    accuracies = {name: row[name] for name in ("test_accuracy", "test_loss")}
+    return trained_of(program, plan, state, dataset, **accuracies)
+
+
+def trained_of(
+    program: training.Program, plan: training.Plan, state: Any, dataset: data.Dataset, **notes: Any
+) -> Trained:
+    """The network of a finished run, with its settings as notes."""
     variables = {"params": state.tested_params}
     if state.batch_stats:
         variables["batch_stats"] = state.batch_stats
-    notes = {
-        "network": plan.settings["model"], "dataset": dataset.name,
-        "settings": changed(plan.settings), "steps": plan.num_steps,
-        **{name: row[name] for name in ("test_accuracy", "test_loss")},
-    }  # fmt: skip
-    return Trained(program.model, variables, Images.of(dataset), notes)
-
-
-def changed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a plan that are not the defaults, as the notes of a file have them."""
     passed = ("network", "weights", "scalar_factor")
     default = vars(RunSettings())
-    return {n: x for n, x in settings.items() if n not in passed and x != default.get(n)}
+    settings = {n: x for n, x in plan.settings.items() if n not in passed and x != default.get(n)}
+    all_notes = {
+        "network": plan.settings["model"], "dataset": dataset.name, "settings": settings,
+        "steps": plan.num_steps, **notes,
+    }  # fmt: skip
+    return Trained(program.model, variables, Images.of(dataset), all_notes)
 
 
 def mesh_for(slices: int) -> Mesh:
@@ -163,4 +165,4 @@ def mesh_for(slices: int) -> Mesh:
     return training.make_mesh(devices=devices[:count])
 
 
-__all__ = ["SETTINGS", "changed", "fit", "fit_one", "mesh_for", "run_overrides", "task_of"]
+__all__ = ["SETTINGS", "fit", "fit_one", "mesh_for", "run_overrides", "task_of", "trained_of"]

@@ -9,9 +9,8 @@ from typing import Any, Literal
 from nf_resnets.sweep.image_task import Sweep, make_model
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.sweep.settings import FIELDS
-from nf_resnets.trained.file import TrainedError, save
-from nf_resnets.trained.fit import changed
-from nf_resnets.trained.inputs import Images
+from nf_resnets.trained.file import TrainedError
+from nf_resnets.trained.fit import trained_of
 from nf_resnets.trained.settings import to_json
 from nf_resnets.training import hosts
 from nf_resnets.training.program import Program
@@ -20,19 +19,11 @@ from nf_resnets.training.tensorboard import run_name
 
 
 class Networks:
-    """Saves the networks of the runs that finish, and removes those that are not to be kept.
+    """Saves the networks of a sweep's finished runs in ``networks/``; a callback that prunes them.
 
-    Several processes may share the folder: a network is removed only where there is the row of a
-    better one.
-
-    Args:
-      sweep: whose task is made to save.
-      folder: the sweep's; the networks are in ``networks/`` there.
-      which: ``"all"``; ``"best"`` for the one of the highest test accuracy among the runs that
-        differ in rate and seed only.
-
-    Raises:
-      ValueError: if a file cannot hold one of the networks.
+    ``which`` is ``"all"``, or ``"best"`` for the one of the highest test accuracy among the runs
+    that differ in rate and seed only. Several processes may share the folder: a network is removed
+    only where there is the row of a better one.
     """
 
     def __init__(self, sweep: Sweep, folder: Path, which: Literal["best", "all"]) -> None:
@@ -45,21 +36,11 @@ class Networks:
 
     def save(self, program: Program, plan: Plan, state: Any) -> Mapping[str, Any]:
         """Writes the network of a finished run; its row has nothing more for it."""
-        variables = {"params": state.tested_params}
-        if state.batch_stats:
-            variables["batch_stats"] = state.batch_stats
         if hosts.is_process_zero():
             path = self._folder / "networks" / f"{run_name(plan.key, plan.label)}.safetensors"
             dataset = self._task.dataset(plan.settings["dataset"])
-            notes = {
-                "network": plan.settings["model"], "dataset": plan.settings["dataset"],
-                "settings": changed(plan.settings), "steps": plan.num_steps, "key": plan.key,
-            }  # fmt: skip
             try:
-                save(
-                    path, program.model, variables,
-                    inputs=Images.of(dataset), notes=notes, overwrite=True,
-                )  # fmt: skip
+                trained_of(program, plan, state, dataset, key=plan.key).save(path, overwrite=True)
             except TrainedError as error:
                 raise OSError(str(error)) from error  # the sweep stops, and is resumed from there
         return {}

@@ -212,7 +212,7 @@ def test_what_would_leave_nothing_of_an_image_is_refused():
     for padding in (-1, 4):
         with pytest.raises(ValueError, match=f"padding={padding} found; expected 0 or more"):
             random_crop(images, keys, padding)
-    with pytest.raises(ValueError, match=r"seed must be in \[0, 2\*\*32\), got -1"):
+    with pytest.raises(ValueError, match="seed=-1 found; expected a whole number"):
         example_keys(-1, 0, jnp.arange(2))
     with pytest.raises(ValueError, match=r"mean \(1,\) and std \(3,\) found; expected \(3,\)"):
         normalize(images, (0.0,), (1.0, 1.0, 1.0))

@@ -81,21 +81,6 @@ def test_the_central_box_is_that_of_resizing_the_whole():
         assert (top + bottom) / 2 == pytest.approx(height / 2, abs=0.51 * scale * 1.01)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"size": 0}, "size=0 found; expected 1 to 4,096 pixels a side."),
-        ({"area": (0.5, 0.1)}, "area=(0.5, 0.1) found; expected 0 < lowest <= highest <= 1."),
-        ({"area": (0.0, 1.0)}, "area=(0.0, 1.0) found; expected 0 < lowest <= highest <= 1."),
-        ({"aspect": (2, 1)}, "aspect=(2, 1) found; expected 0 < lowest <= highest."),
-    ],
-)
-def test_ranges_that_are_none_are_refused(arguments, message):
-    with pytest.raises(ValueError) as error:
-        RandomCrop(**arguments)
-    assert str(error.value) == message
-
-
 def test_a_square_larger_than_the_resized_image_is_refused():
     with pytest.raises(ValueError, match="size=300 and short_side=256 found; expected 1 <= size"):
         central_box(400, 400, 300, 256)

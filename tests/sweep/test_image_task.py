@@ -83,7 +83,7 @@ def test_a_gradient_is_clipped_and_the_limit_is_data():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"batch_size": 2048}, "batch_size=2048 is larger than the training split of 1437"),
+        ({"batch_size": 2048}, "batch_size=2048 found for a training split of 1437"),
         ({"micro_batch": 24}, "micro_batch=24 found; expected a divisor of batch_size=64"),
         ({"warmup_epochs": 3.0}, "warmup_epochs=3 found, 66 steps; expected no more than"),
         ({"scheme": "batchnorm", "batch_size": 96}, "ghost_batch=64 found; expected a divisor"),
