@@ -96,13 +96,13 @@ def _dataclass(info: tyro.constructors.StructTypeInfo) -> Any:
     hints = typing.get_type_hints(info.type, include_extras=True)
     fields = []
     for field in dataclasses.fields(info.type):
-        default = field.default
+        default: Any = tyro.constructors.MISSING_NONPROP
         if isinstance(info.default, info.type):
             default = getattr(info.default, field.name)
-        elif default is dataclasses.MISSING:
-            factory = field.default_factory
-            is_required = factory is dataclasses.MISSING
-            default = tyro.constructors.MISSING_NONPROP if is_required else factory()
+        elif field.default is not dataclasses.MISSING:
+            default = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
         option = tyro.conf.arg(metavar=_metavar(hints[field.name]), help_behavior_hint=_default)
         named: Any = Annotated[(hints[field.name], option)]
         spec = tyro.constructors.StructFieldSpec(field.name, named, default, helps.get(field.name))

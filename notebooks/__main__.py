@@ -5,15 +5,12 @@ Needs the extra `nf_resnets[notebooks]`; all of them take some minutes on two co
 
 from __future__ import annotations
 
-import ast
 import base64
-import copy
 import io
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,57 +27,17 @@ def with_install(source: str) -> str:
     return f"{title}\n# %%\n{INSTALL}{mark}{others}"
 
 
-def with_values(notebook: Any, values: Mapping[str, Any]) -> Any:
-    """A notebook with other values of its constants, such as fewer steps for a test.
+def execute(notebook: Any, folder: str | Path, timeout: int = 600) -> None:
+    """Runs a notebook from the top, in a kernel of its own that begins in ``folder``.
 
-    Args:
-      notebook: as nbformat reads it.
-      values: by the names of what it assigns on the first level of a cell.
-
-    Raises:
-      ValueError: if it assigns no such name, or one twice.
+    ``timeout`` is in seconds, for each cell.
     """
-    notebook, found = copy.deepcopy(notebook), []
-    for cell in notebook.cells:
-        if cell.cell_type != "code":
-            continue
-        lines = cell.source.splitlines()
-        # From the last one on, so that the places of those before stay.
-        for node in reversed(ast.parse(cell.source).body):
-            names = [ast.unparse(target) for target in getattr(node, "targets", ())]
-            if len(names) == 1 and names[0] in values:
-                lines[node.lineno - 1 : node.end_lineno] = [f"{names[0]} = {values[names[0]]!r}"]
-                found += names
-        cell.source = "\n".join(lines)
-    if sorted(found) != sorted(values):
-        raise ValueError(f"the notebook assigns {sorted(found)}; expected {sorted(values)}, once.")
-    return notebook
-
-
-def executed(
-    name: str, folder: str | Path, timeout: int = 600, values: Mapping[str, Any] | None = None
-) -> Any:
-    """Runs a notebook's source from the top, in a kernel of its own that begins in ``folder``.
-
-    Args:
-      name: of the notebook.
-      folder: where its kernel begins.
-      timeout: seconds for each cell.
-      values: as :func:`with_values` takes them.
-    """
-    import jupytext
     import nbclient
 
-    notebook = with_values(jupytext.read(FOLDER / f"{name}.py"), values or {})
-    client = nbclient.NotebookClient(
-        notebook,
-        timeout=timeout,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
-        record_timing=False,
-    )
-    client.execute()
-    return notebook
+    resources = {"metadata": {"path": str(folder)}}
+    nbclient.NotebookClient(
+        notebook, timeout=timeout, kernel_name="python3", resources=resources, record_timing=False
+    ).execute()
 
 
 def write(name: str, notebook: Any) -> Path:
@@ -112,22 +69,19 @@ def smaller(picture: str) -> str:
     return base64.b64encode(written.getvalue()).decode()
 
 
-def main(names: list[str]) -> int:
-    unknown = [name for name in names if name not in NAMES]
-    if unknown:
-        known = ", ".join(NAMES)
-        print(f"{unknown[0]!r} is no notebook; expected some of {known}.", file=sys.stderr)
-        return 2
+def main(names: list[str]) -> None:
+    import jupytext
+
     for name in names or NAMES:
-        start = time.monotonic()
-        source = FOLDER / f"{name}.py"
+        start, source = time.monotonic(), FOLDER / f"{name}.py"
         source.write_text(with_install(source.read_text()))
+        notebook = jupytext.read(source)
         with tempfile.TemporaryDirectory() as folder:
-            path = write(name, executed(name, folder))
+            execute(notebook, folder)
+        path = write(name, notebook)
         seconds, size = time.monotonic() - start, path.stat().st_size
         print(f"{path}: {seconds:.0f} s, {size:,} bytes", flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    main(sys.argv[1:])
