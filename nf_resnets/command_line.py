@@ -40,12 +40,14 @@ def read(command: type, prog: str = "", description: str | None = None, default:
       default: the options that are not given; by default the defaults of the fields.
     """
     width = shutil.get_terminal_size().columns - 1
-    text = inspect.getdoc(command) or "" if description is None else description
+    text = (inspect.getdoc(command) or "") if description is None else description
+    # tyro breaks the lines of options only, and keeps those that begin with a space.
+    wrap = textwrap.TextWrapper(width, initial_indent=" ", subsequent_indent=" ").wrap
+    lines = [line for part in text.split("\n\n") for line in wrap(part)]
     return tyro.cli(
         command,
         prog=prog or program(),
-        # tyro breaks the lines of options only.
-        description="\n\n".join(textwrap.fill(part, width) for part in text.split("\n\n")),
+        description="\n".join(lines),
         default=default,
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
         registry=_REGISTRY,
