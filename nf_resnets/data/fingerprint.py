@@ -23,10 +23,10 @@ def fingerprint(value: Any) -> str:
       >>> fingerprint(np.zeros(2))[:8], fingerprint({"a": np.zeros(2), "b": "x"})[:8]
       ('57b9c6ee', '94a95e3e')
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in _parts(value):
-        found.update(part)
-    return found.hexdigest()
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def _parts(value: Any) -> Iterator[Any]:

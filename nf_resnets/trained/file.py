@@ -218,7 +218,7 @@ def _sealed(text: str) -> str:
 
 
 def _manifest(data: bytes) -> dict[str, Any]:
-    """The manifest in the header, of which safetensors has found that it is whole."""
+    """The manifest in the header, which safetensors has read as a whole."""
     length = int.from_bytes(data[:8], "little")
     sealed = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("nf_resnets")
     if sealed is None:
@@ -324,14 +324,14 @@ def as_array(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def refuse_other_leaves(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def refuse_other_leaves(leaves: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Compares names and shapes with those of the network; dtypes may differ.
 
     Raises:
       ValueError: that names the first leaf in which they differ.
     """
-    for name in sorted(expected.keys() | found.keys()):
-        shapes = [list(each[name].shape) if name in each else None for each in (found, expected)]
+    for name in sorted(expected.keys() | leaves.keys()):
+        shapes = [list(each[name].shape) if name in each else None for each in (leaves, expected)]
         if shapes[0] != shapes[1] or 0 in (shapes[0] or ()):
             raise ValueError(f"leaf {name!r} has shape {shapes[0]}; expected {shapes[1]}.")
 

@@ -80,17 +80,17 @@ def _read_file(path: str) -> Any:
 
 def _state_dict(content: Any) -> Mapping[Any, Any]:
     """The one dict of tensors in the content of a training script's file."""
-    found, level = [], [content]
+    state_dicts, level = [], [content]
     for _ in range(4):  # no script nests a state dict deeper
         # An optimizer numbers its tensors.
         dicts = [each for each in level if isinstance(each, Mapping) and all(map(_is_name, each))]
-        found += [each for each in dicts if each and all(map(_is_tensor, each.values()))]
-        level = [value for each in dicts if each not in found for value in each.values()]
-    if len(found) != 1:
+        state_dicts += [each for each in dicts if each and all(map(_is_tensor, each.values()))]
+        level = [value for each in dicts if each not in state_dicts for value in each.values()]
+    if len(state_dicts) != 1:
         raise ValueError(
-            f"it holds {len(found)} dicts of nothing but tensors; expected a module's state_dict()."
+            f"it holds {len(state_dicts)} dicts of nothing but tensors; expected a module's state_dict()."
         )
-    return found[0]
+    return state_dicts[0]
 
 
 def _is_name(key: Any) -> bool:

@@ -130,7 +130,7 @@ def _advance(
     sums = search.alive_sums[:, :, None] + jnp.where(never, _NEVER, log_probabilities)
 
     # Twice as many as there are hypotheses, since at most half of them can be ends.
-    found, index = lax.top_k(sums.reshape(rows, beam * size), 2 * beam)
+    best, index = lax.top_k(sums.reshape(rows, beam * size), 2 * beam)
     origin, token = index // size, (index % size).astype(jnp.int32)
     grown = jnp.take_along_axis(search.alive, origin[:, :, None], axis=1)
     grown = lax.dynamic_update_index_in_dim(grown, token, position, axis=2)
@@ -139,13 +139,13 @@ def _advance(
     # An end counts where it is among the best K, as in fairseq: with K = 1, where a greedy
     # choice would end.
     ends = is_end & (jnp.arange(2 * beam) < beam).reshape(1, -1)
-    new = jnp.where(ends, found / penalty(position + 1), _NEVER)
+    new = jnp.where(ends, best / penalty(position + 1), _NEVER)
     scores = jnp.concatenate([search.scores, new], axis=1)
     scores, kept = lax.top_k(scores, beam)
     ended = jnp.concatenate([search.ended, grown], axis=1)
     ended = jnp.take_along_axis(ended, kept[:, :, None], axis=1)
 
-    alive_sums, kept = lax.top_k(jnp.where(is_end, _NEVER, found), beam)
+    alive_sums, kept = lax.top_k(jnp.where(is_end, _NEVER, best), beam)
     alive = jnp.take_along_axis(grown, kept[:, :, None], axis=1)
     origin = jnp.take_along_axis(origin, kept, axis=1)
     row = (jnp.arange(rows)[:, None] * beam + origin).reshape(-1)

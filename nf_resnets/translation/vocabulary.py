@@ -155,10 +155,10 @@ def _check(name: str, model: bytes) -> None:
             f"{name} of {len(model):,} bytes is no SentencePiece model; expected one as "
             "train_vocabulary makes it."
         ) from None
-    found = (processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id())
-    if found != (PADDING, BEGIN, END, UNKNOWN):
+    tokens = (processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id())
+    if tokens != (PADDING, BEGIN, END, UNKNOWN):
         raise ValueError(
-            f"{name} has padding, begin, end and unknown at {found}; expected "
+            f"{name} has padding, begin, end and unknown at {tokens}; expected "
             f"{(PADDING, BEGIN, END, UNKNOWN)}."
         )
 

@@ -23,7 +23,7 @@ def test_those_of_a_data_set():
         ({"shape": (0, 8, 1)}, r"shape=\(0, 8, 1\)"),
         ({"mean": (1.0, 2.0)}, "a finite number for each of the 1 channels"),
         ({"mean": (float("nan"),)}, r"mean=\(nan,\) found"),
-        ({"std": (0.0,)}, "expected numbers above 0"),
+        ({"std": (0.0,)}, "expected a number above 0 for each"),
         ({"max_value": 0.0}, "max_value=0.0 found"),
         ({"crop": 0.0}, "crop=0.0 found"),
         ({"crop": 1.1}, "crop=1.1 found"),
