@@ -88,7 +88,8 @@ def _state_dict(content: Any) -> Mapping[Any, Any]:
         level = [value for each in dicts if each not in state_dicts for value in each.values()]
     if len(state_dicts) != 1:
         raise ValueError(
-            f"it holds {len(state_dicts)} dicts of nothing but tensors; expected a module's state_dict()."
+            f"it holds {len(state_dicts)} dicts of nothing but tensors; expected a module's "
+            "state_dict()."
         )
     return state_dicts[0]
 
