@@ -18,7 +18,7 @@ from nf_resnets.data.imagenet import (
     EncodedSplit,
     open_encoded,
 )
-from nf_resnets.data.mixup import Mixture, mixed, mixture
+from nf_resnets.data.mixup import Mixture, mixture
 from nf_resnets.data.order import (
     batch_indices,
     epoch_order,
@@ -30,39 +30,10 @@ from nf_resnets.data.sources import DATASETS, load
 from nf_resnets.data.stream import Reading, evaluation_stream, training_stream
 
 __all__ = [
-    "DATASETS",
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "Augmentation",
-    "Dataset",
-    "DeviceData",
-    "EncodedDataset",
-    "EncodedSplit",
-    "Mixture",
-    "RandomCrop",
-    "Reading",
-    "Split",
-    "batch_indices",
-    "cutout",
-    "epoch_order",
-    "evaluation_stream",
-    "example_keys",
-    "fingerprint",
-    "from_arrays",
-    "from_cifar",
-    "from_folder",
-    "from_npz",
-    "from_splits",
-    "load",
-    "local_positions",
-    "mixed",
-    "mixture",
-    "normalize",
-    "open_encoded",
-    "random_crop",
-    "random_flip",
-    "seed_key",
-    "steps_per_epoch",
-    "training_batch",
-    "training_stream",
-]
+    "DATASETS", "IMAGENET_MEAN", "IMAGENET_STD", "Augmentation", "Dataset", "DeviceData",
+    "EncodedDataset", "EncodedSplit", "Mixture", "RandomCrop", "Reading", "Split",
+    "batch_indices", "cutout", "epoch_order", "evaluation_stream", "example_keys",
+    "fingerprint", "from_arrays", "from_cifar", "from_folder", "from_npz", "from_splits",
+    "load", "local_positions", "mixture", "normalize", "open_encoded", "random_crop",
+    "random_flip", "seed_key", "steps_per_epoch", "training_batch", "training_stream",
+]  # fmt: skip

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from nf_resnets.data.augment import cutout, example_keys, normalize, random_crop, random_flip
 from nf_resnets.data.dataset import Dataset, Split
-from nf_resnets.data.mixup import mixed, mixture
+from nf_resnets.data.mixup import mixture
 from nf_resnets.data.order import batch_indices, local_positions, steps_per_epoch
 
 
@@ -55,7 +55,7 @@ class DeviceData:
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """What is done to the training images.
+    """How the training images are augmented.
 
     Attributes:
       padding: pixels of zeros on each side before the random crop; 0 for no crop.
@@ -96,7 +96,7 @@ def training_batch(
       seed: the run's seed; it may be traced.
       step: the global step, counted from 0; it may be traced.
       batch_size: examples in a step over all replicas.
-      augmentation: what is done to the images.
+      augmentation: of the images.
       axis_name: the mapped axis over which the batch is split; None if it is not.
 
     Returns:
@@ -136,7 +136,7 @@ def training_batch(
         other_labels = jnp.asarray(data.labels)[index]
     return {
         **batch,
-        "image": mixed(images, others, fraction),
+        "image": fraction * images + (1 - fraction) * others,
         "other_label": other_labels,
         "fraction": jnp.full(labels.shape, fraction),
     }

@@ -78,19 +78,4 @@ def _symmetric_beta(key: jax.Array, alpha: float) -> jax.Array:
     return jnp.exp(x - total)[taken]
 
 
-def mixed(images: jax.Array, others: jax.Array, fraction: jax.Array) -> jax.Array:
-    """``fraction images + (1 - fraction) others``.
-
-    Args:
-      images: ``[b, H, W, C]``.
-      others: their partners, ``[b, H, W, C]``.
-      fraction: of the first, float32 [].
-
-    Example:
-      >>> mixed(jnp.full((1, 1, 1, 1), 4.0), jnp.zeros((1, 1, 1, 1)), jnp.float32(0.75)).item()
-      3.0
-    """
-    return fraction * images + (1 - fraction) * others
-
-
-__all__ = ["Mixture", "mixed", "mixture"]
+__all__ = ["Mixture", "mixture"]

@@ -16,7 +16,7 @@ from nf_resnets import data
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.augment import example_keys
 from nf_resnets.data.crop import RandomCrop
-from nf_resnets.data.mixup import mixed, mixture
+from nf_resnets.data.mixup import mixture
 from nf_resnets.data.order import local_positions
 from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
 from nf_resnets.training.evaluate import batch_sums, over_runs
@@ -196,9 +196,10 @@ def make_streamed_step(
         partners = partners[positions]
         # Gathered as bytes: a quarter of what they are as numbers.
         all_images, all_labels = lax.all_gather((batch["image"], labels), DATA, tiled=True)
+        others = data.normalize(all_images[partners], *colours)
         return {
             **found,
-            "image": mixed(images, data.normalize(all_images[partners], *colours), fraction),
+            "image": fraction * images + (1 - fraction) * others,
             "other_label": all_labels[partners],
             "fraction": jnp.full(labels.shape, fraction),
         }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nf_resnets.data import mixed, mixture
+from nf_resnets.data import mixture
 
 
 def fractions(alpha, count=4_000):
@@ -60,11 +60,3 @@ def test_fraction_and_partners_do_not_depend_on_each_other():
     fraction = np.asarray(found.fraction)
     # The means of two sets of 1,000 uniform numbers: 0.013 apart by chance; four times that.
     assert abs(fraction[swapped].mean() - fraction[~swapped].mean()) < 0.052
-
-
-def test_mixed_is_the_weighted_sum():
-    rng = np.random.default_rng(0)
-    images, others = rng.standard_normal((2, 3, 4, 4, 1)).astype(np.float32)
-    found = mixed(jnp.asarray(images), jnp.asarray(others), jnp.float32(0.3))
-    expected = np.float64(np.float32(0.3)) * images + (1 - np.float64(np.float32(0.3))) * others
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
