@@ -164,6 +164,8 @@ def _called(model: Any) -> str:
 
 
 def _default_inputs(layout: Layout, model: Any) -> Images:
+    if isinstance(model, models.CifarResNet | models.WideResNet) and layout.side == Layout.side:
+        raise ValueError(f"{layout.title} has ImageNet's side, mean and std; expected inputs=.")
     return Images(
         shape=(layout.side, layout.side, len(layout.mean)),
         mean=tuple(255 * value for value in layout.mean),

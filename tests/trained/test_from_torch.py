@@ -448,6 +448,8 @@ def test_a_layout_of_ones_own():
         mean=(0.5, 0.4, 0.3),
     )
     state_dict = torch_names(variables, names)
+    with pytest.raises(TrainedError, match="has ImageNet's side, mean and std; expected inputs="):
+        from_torch(state_dict, model, rules=dataclasses.replace(layout, side=224))
     made = from_torch(state_dict, model, rules=layout)
     assert_same(made.variables, variables)
     assert made.inputs.shape == (8, 8, 3) and made.inputs.mean == (127.5, 102.0, 76.5)
