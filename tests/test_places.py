@@ -32,6 +32,13 @@ def test_paths_that_cannot_be_written_are_refused(tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_pipes_and_devices_are_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
+        with pytest.raises(OSError, match="no regular file; expected a file"):
+            places.read_file(path)
+
+
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "new" / "file"
     places.write_whole(path, b"one", overwrite=False)

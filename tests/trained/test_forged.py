@@ -2,11 +2,7 @@
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,8 +21,6 @@ from tests.trained.networks import (
     takes,
     wide_resnet,
 )
-
-ROOT = Path(__file__).parents[2]
 
 
 def field(name, value):
@@ -116,28 +110,3 @@ def test_nothing_that_steers_a_terminal_is_printed(tmp_path, capsys):
     for letter in found.out + found.err:
         assert letter == "\n" or letter.isprintable()
     assert found.out.count("\\x1b]0;owned") >= 12
-
-
-def test_pipes_and_devices_are_refused_and_not_waited_for(tmp_path):
-    """In a process of its own, which a pipe would hold for ever."""
-    os.mkfifo(tmp_path / "pipe")
-    code = """
-import sys
-from nf_resnets import trained
-from nf_resnets.trained.pictures import read_picture
-inputs = trained.Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("a", "b"))
-for path in sys.argv[1:]:
-    for load in (trained.load, lambda path: read_picture(path, inputs)):
-        try:
-            load(path)
-        except trained.TrainedError as error:
-            print(error)
-"""
-    paths = [str(tmp_path / "pipe"), "/dev/zero", "/dev/null", "/dev/stdin"]
-    process = subprocess.run(
-        [sys.executable, "-c", code, *paths], cwd=ROOT, env=os.environ, capture_output=True,
-        text=True, timeout=120, stdin=subprocess.PIPE,
-    )  # fmt: skip
-    lines = process.stdout.splitlines()
-    assert len(lines) == 8, process.stderr
-    assert all("no regular file; expected a file" in line for line in lines)
