@@ -230,9 +230,9 @@ def _check(where: str, split: Split, num_classes: int, max_value: float) -> None
         )
     bad = (labels < 0) | (labels >= num_classes)
     if bad.any():
-        (index,) = _first(bad)
+        (at,) = _first(bad)
         raise ValueError(
-            f"{where}: label {index} is {labels[index]}; expected a class in [0, {num_classes})."
+            f"{where}: label {at} is {labels[at]}; expected a class in [0, {num_classes})."
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from nf_resnets.data.decode import ImageFile
 from nf_resnets.data.prepared import has_random_access, open_builder, quiet, readable
@@ -21,7 +21,8 @@ IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 
 
-class Example(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Example:
     """One image of a split, of which nothing but the file's header has been decoded.
 
     Attributes:

@@ -154,7 +154,9 @@ class FromTorch:
     def __call__(self) -> None:
         """Writes a published checkpoint as a network's file."""
         path = places.try_file(self.out, overwrite=self.overwrite)
-        options = {"stem_channels": self.stem_channels} if self.stem_channels else {}
+        options: dict[str, Any] = {}
+        if self.stem_channels:
+            options["stem_channels"] = self.stem_channels
         network = from_torch(self.file, self.model, self.scheme, **options)
         inputs = predict.images_of(network)
         if self.class_names is not None:
@@ -230,7 +232,8 @@ class Predict:
         """Prints a line for each image or sentence."""
         trained = file.load(self.file)
         if isinstance(trained.inputs, Sentences):
-            return self._translate(trained, trained.inputs)
+            self._translate(trained, trained.inputs)
+            return None
         if self.sentence or not self.images:
             raise TrainedError(f"{self.file} holds a network for images; expected image files.")
         files, images, failed = [], [], False

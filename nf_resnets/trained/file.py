@@ -301,7 +301,7 @@ def flatten(variables: Any) -> dict[str, np.ndarray]:
     """
     if not isinstance(variables, Mapping) or "params" not in variables:
         raise ValueError(f"variables is {reprlib.repr(variables)}; expected {{'params': params}}.")
-    flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(variables), sep="/")
+    flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(dict(variables)), sep="/")
     return {name: as_array(name, flat[name]) for name in sorted(flat)}
 
 

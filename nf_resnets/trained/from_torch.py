@@ -123,7 +123,8 @@ def _refuse_other_network(model: Any, layout: Layout) -> None:
                 f"{name}={getattr(model, name, None)!r} found for a checkpoint of {layout.title}; "
                 f"expected {name}={value!r}."
             )
-    if not isinstance(model, layout.network):
+    is_theirs: bool = isinstance(model, layout.network)
+    if not is_theirs:
         raise TrainedError(
             f"a {type(model).__name__} found for a checkpoint of {layout.title}; expected a "
             f"{layout.network.__name__}."

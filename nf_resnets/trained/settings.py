@@ -112,9 +112,9 @@ def _scheme_of_json(value: Mapping[str, Any]) -> schemes.Scheme:
             "initialisation; expected a registered scheme."
         )
 
-    texts = {part: str(value[part]) for part in ("name", "title", "reference")}
-    anatomy = build(schemes.Anatomy, value["anatomy"])
-    return schemes.Scheme(**texts, init=init, anatomy=anatomy, fits=frozenset(value["fits"]))
+    name, title, reference = (str(value[part]) for part in ("name", "title", "reference"))
+    anatomy, fits = build(schemes.Anatomy, value["anatomy"]), frozenset(value["fits"])
+    return schemes.Scheme(name, title, init, anatomy, reference, fits=fits)
 
 
 def build(kind: type, values: Mapping[str, Any]) -> Any:
