@@ -162,7 +162,7 @@ def test_what_is_a_users_is_left_alone(tmp_path):
         command.folder_for(options(tmp_path))
     assert (tmp_path / "page.png").read_text() == "mine"
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="cannot be written: it does not lie in a folder"):
+    with pytest.raises(FileExistsError, match="file"):
         command.folder_for(options(tmp_path / "file"))
 
 
