@@ -38,24 +38,18 @@ def open_builder(name: str, data_dir: str | os.PathLike[str] | None = None) -> A
                 builder = tfds.builder(name, data_dir=root)
             except tfds.core.registered.DatasetNotFoundError:
                 builder = None
-        if builder is None:
+        if builder is None or not builder.is_prepared():
+            where = root if builder is None else builder.data_path
+            manual = getattr(builder, "MANUAL_DOWNLOAD_INSTRUCTIONS", None)
             raise FileNotFoundError(
-                f"{name} is not in {root}, and TensorFlow Datasets knows no data set of that name."
-            )
-        if not builder.is_prepared():
-            raise FileNotFoundError(
-                f"{name} is not in {builder.data_path}; with network access and TensorFlow (pip "
-                f"install 'nf_resnets[tensorflow]') it is prepared by `python -c 'import "
-                f'tensorflow_datasets as tfds; tfds.builder("{name}", data_dir="{root}")'
+                f"{name} is not in {where}; with network access and TensorFlow (pip install "
+                "'nf_resnets[tensorflow]') a set that TensorFlow Datasets knows is prepared by "
+                f"`python -c 'import tensorflow_datasets as tfds; "
+                f'tfds.builder("{name}", data_dir="{root}")'
                 '.download_and_prepare(file_format="array_record")\'`'
-                f"{_by_hand(builder)}."
+                + (", once its archives are in downloads/manual there." if manual else ".")
             )
     return builder
-
-
-def _by_hand(builder: Any) -> str:
-    manual = getattr(builder, "MANUAL_DOWNLOAD_INSTRUCTIONS", None)
-    return ", once its archives have been put into downloads/manual there" if manual else ""
 
 
 def has_random_access(builder: Any) -> bool:

@@ -117,18 +117,18 @@ def _recognised(tensors: Mapping[str, np.ndarray], model: Any) -> Layout:
 
 def _refuse_other_network(model: Any, layout: Layout) -> None:
     """Compares what is in no weight: the class, its arguments, the scheme's anatomy."""
-    for name, value in layout.arguments.items():
-        if getattr(model, name, None) != value:
-            raise TrainedError(
-                f"{name}={getattr(model, name, None)!r} found for a checkpoint of {layout.title}; "
-                f"expected {name}={value!r}."
-            )
     is_theirs: bool = isinstance(model, layout.network)
     if not is_theirs:
         raise TrainedError(
             f"a {type(model).__name__} found for a checkpoint of {layout.title}; expected a "
             f"{layout.network.__name__}."
         )
+    for name, value in layout.arguments.items():
+        if getattr(model, name) != value:
+            raise TrainedError(
+                f"{name}={getattr(model, name)!r} found for a checkpoint of {layout.title}; "
+                f"expected {name}={value!r}."
+            )
     scheme, published = schemes.get(model.scheme), schemes.get(layout.scheme or model.scheme)
     other = _other_parts(scheme.anatomy, published.anatomy, model.num_branches)
     if other:

@@ -76,7 +76,7 @@ def test_what_is_no_image_is_named(tmp_path):
 
 
 def test_a_set_that_nobody_knows_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"my_photos is not in {tmp_path}, and TensorFlow"):
+    with pytest.raises(FileNotFoundError, match=f"my_photos is not in {tmp_path}; with"):
         imagenet.open_encoded(tmp_path, "my_photos")
 
 
