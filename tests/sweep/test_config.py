@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from nf_resnets import __main__ as entry
 from nf_resnets.sweep.__main__ import Command
 from nf_resnets.sweep.config import read_config, with_config
 from nf_resnets.sweep.results import Result, _write_settings
 from nf_resnets.sweep.settings import RunSettings, parse
-from nf_resnets.trained import __main__ as entry
 from nf_resnets.trained import command as trained
 
 
@@ -27,10 +29,10 @@ def test_options_given_besides_win(tmp_path, monkeypatch):
     path = tmp_path / "mine.json"
     path.write_text('{"peak_lr": 0.3, "seed": 7}')
     wanted = []
-    monkeypatch.setattr(entry.command, "run", lambda command: wanted.append(command) or 0)
+    monkeypatch.setattr(trained, "carry_out", lambda command: wanted.append(command) or 0)
     words = ["nf-resnets", "train", "--config", str(path), "--seed", "8"]
-    monkeypatch.setattr(entry.sys, "argv", words)
-    assert entry.run() == 0
+    monkeypatch.setattr(sys, "argv", words)
+    assert entry.main() == 0
     assert (wanted[0].settings.peak_lr, wanted[0].settings.seed) == (0.3, 8)
     assert wanted[0].settings.warmup_epochs == 1.0  # train's default
 
@@ -51,5 +53,5 @@ def test_what_is_no_settings_is_refused_with_the_file(tmp_path, text, message, m
     with pytest.raises(ValueError, match=message) as caught:
         read_config(path)
     assert str(caught.value).startswith(f"--config {path}: ")
-    monkeypatch.setattr(entry.sys, "argv", ["nf-resnets", "train", "--config", str(path)])
-    assert entry.run() == 2 and str(path) in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["nf-resnets", "train", "--config", str(path)])
+    assert entry.main() == 2 and str(path) in capsys.readouterr().err
