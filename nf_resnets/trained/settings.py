@@ -28,8 +28,7 @@ _OF_FLAX = ("parent", "name")
 def to_json(model: Any) -> dict[str, Any]:
     """Writes down the fields that a network of this library is made from.
 
-    A registered scheme is written by its name, another one by its anatomy, if that is made of plain
-    values.
+    A scheme is written by its name.
 
     Raises:
       ValueError: if it is a network of another class, or a field cannot be written; it is named.
@@ -47,7 +46,12 @@ def to_json(model: Any) -> dict[str, Any]:
 
 def _value_to_json(name: str, value: Any) -> Any:
     if isinstance(value, schemes.Scheme):
-        return _scheme_to_json(name, value)
+        if value.name not in schemes.names() or schemes.get(value.name) != value:
+            raise ValueError(
+                f"{name}={value.name!r} is no registered scheme; expected one that "
+                "nf_resnets.schemes.register knows."
+            )
+        return value.name
     if name.endswith(".dtype"):
         return jnp.dtype(value).name
     if isinstance(value, tuple):
@@ -55,21 +59,6 @@ def _value_to_json(name: str, value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(f"{name}={value!r} found; expected numbers, text, or tuples of them.")
-
-
-def _scheme_to_json(name: str, scheme: schemes.Scheme) -> Any:
-    if scheme.name in schemes.names() and schemes.get(scheme.name) == scheme:
-        return scheme.name
-    anatomy = {each.name: getattr(scheme.anatomy, each.name)
-               for each in dataclasses.fields(scheme.anatomy)}  # fmt: skip
-    for part, value in anatomy.items():
-        if callable(value):
-            raise ValueError(
-                f"{name}={scheme.name!r} is no registered scheme, and {part} of its anatomy is a "
-                "function, which a file cannot hold; register it with nf_resnets.schemes.register."
-            )
-    texts = {part: getattr(scheme, part) for part in ("name", "title", "reference")}
-    return {**texts, "fits": sorted(scheme.fits), "anatomy": anatomy}
 
 
 def from_json(settings: Mapping[str, Any]) -> Any:
@@ -89,8 +78,6 @@ def from_json(settings: Mapping[str, Any]) -> Any:
         if values["dtype"] not in ("float32", "bfloat16", "float16", "float64"):
             raise ValueError(f"dtype={reprlib.repr(values['dtype'])} found; expected a float's.")
         values["dtype"] = getattr(jnp, values["dtype"])
-    if isinstance(values.get("scheme"), Mapping):
-        values["scheme"] = _scheme_of_json(values["scheme"])
     for field, value in values.items():
         least = 0 if field == "padding_id" else 1
         sizes = value if isinstance(value, list) else [value]
@@ -103,18 +90,6 @@ def from_json(settings: Mapping[str, Any]) -> Any:
                 f"{name}.{field}={reprlib.repr(value)} found; expected {least} to {LARGEST:,}."
             )
     return build(CLASSES[name], values)
-
-
-def _scheme_of_json(value: Mapping[str, Any]) -> schemes.Scheme:
-    def init(*arguments: Any, **options: Any) -> Any:
-        raise ValueError(
-            f"scheme={value['name']!r} was read from a file, which holds its anatomy and not its "
-            "initialisation; expected a registered scheme."
-        )
-
-    name, title, reference = (str(value[part]) for part in ("name", "title", "reference"))
-    anatomy, fits = build(schemes.Anatomy, value["anatomy"]), frozenset(value["fits"])
-    return schemes.Scheme(name, title, init, anatomy, reference, fits=fits)
 
 
 def build(kind: type, values: Mapping[str, Any]) -> Any:

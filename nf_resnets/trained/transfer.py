@@ -61,9 +61,7 @@ def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
     @functools.partial(jax.jit, compiler_options=quick_compile(jax.devices()[0]))
     def head_of(key: jax.Array) -> dict[str, jax.Array]:
         params = model.init(key, image)["params"]
-        # A scheme that was read from a file has no initialisation: its head is the usual draw.
-        if scheme.name in schemes.names():
-            params = scheme.init(params, model.num_branches, key=key)
+        params = scheme.init(params, model.num_branches, key=key)
         leaves = zip(roles.assign(params).leaves, jax.tree.leaves(params), strict=True)
         return {leaf.path: value for leaf, value in leaves if leaf.role is Role.HEAD}
 

@@ -107,24 +107,9 @@ def test_one_vocabulary_for_both_languages_is_kept_once(tmp_path):
     assert names == {"inputs/target_vocabulary"}
 
 
-def test_a_scheme_of_ones_own_is_kept_by_its_anatomy(tmp_path):
-    model = wide_resnet(init.constant_alpha(0.25))
-    path = trained.save(tmp_path / "net", model, drawn(model), inputs=takes())
-    found = trained.load(path)
-    assert found.model.scheme.anatomy == model.scheme.anatomy
-    images = np.random.default_rng(0).standard_normal((2, 8, 8, 1)).astype(np.float32)
-    logits = [each.apply(drawn(model), images) for each in (model, found.model)]
-    np.testing.assert_array_equal(*logits)
-    with pytest.raises(ValueError, match="holds its anatomy and not its initialisation"):
-        found.model.scheme.init({}, 3)
-
-
 def test_what_a_file_cannot_hold_is_refused(tmp_path):
-    by_branch = schemes.Scheme(
-        "mine", "mine", init.standard, schemes.Anatomy(residual=lambda t: np.ones(len(t))), "none"
-    )
-    model = wide_resnet(by_branch)
-    with pytest.raises(TrainedError, match="residual of its anatomy is a function"):
+    model = wide_resnet(init.constant_alpha(0.25))
+    with pytest.raises(TrainedError, match="scheme='.*' is no registered scheme; expected"):
         trained.save(tmp_path / "net", model, drawn(model), inputs=takes())
 
     class Mine:
