@@ -58,13 +58,9 @@ class Command:
     """smoke: seconds a run; laptop: minutes on two cores; paper: as published. Some experiments
     have others, which their documentation describes."""
     grid: tuple[str, ...] = ()
-    """Settings of the runs, such as scheme=fixup,batchnorm model=wrn-10-1 peak_lr=2^-8:2^2. Values
+    """Settings of the runs, such as scheme=fixup,batchnorm seed=0:4 peak_lr=2^-8:2^2. Values
     that the scale has choose some of its runs; others take the place of the scale's. nf-resnets
     sweep --help lists the settings."""
-    seeds: tuple[int, ...] = ()
-    """Seeds, with spaces between; by default those of the scale."""
-    steps: int | None = None
-    """Steps of each run; by default the scale's."""
     data_dir: str | None = None
     """Where tensorflow-datasets keeps its data, or CIFAR's binary files lie; by default where
     tensorflow-datasets looks. Digits need none."""
@@ -143,10 +139,6 @@ def chosen(experiment: Experiment, command: Command) -> list[Point]:
         raise ValueError(f"--scale {command.scale} found; expected one of {known}.")
     points = list(experiment.scales[command.scale])
     axes: dict[str, Sequence[Any]] = {**parsed(command.grid, points)}
-    if command.seeds:
-        axes["seed"] = command.seeds
-    if command.steps is not None:
-        axes["steps"] = (command.steps,)
     names = dict.fromkeys(name for point in points for name in point)
     if experiment.typed is settings.make and "model" in points[0]:
         names |= dict.fromkeys(settings.FIELDS)

@@ -67,9 +67,9 @@ def test_the_demo_has_a_scale_of_its_own_which_another_one_replaces(monkeypatch,
     monkeypatch.setattr(
         f"{made_by}.main", lambda experiment, command: scales.append(command.scale)
     )  # fmt: skip
-    for typed in ("demo", "demo --seeds 1", "demo --scale smoke", "experiment fixup_fig3_depth"):
+    for typed in ("demo", "demo --scale smoke", "experiment fixup_fig3_depth"):
         run(monkeypatch, *typed.split())
-    assert scales == ["demo", "demo", "smoke", "laptop"]
+    assert scales == ["demo", "smoke", "laptop"]
     assert run(monkeypatch, "demo", "--help") == 0
     assert "(default: demo)" in " ".join(capsys.readouterr().out.split())
 

@@ -27,10 +27,10 @@ _BIASES = " --grid model=resnet-50 scheme=rescalenet_dropout,rescalenet_at_0"
 OPTIONS = {
     "fixup_fig3_depth-cifar-depths-10-schemes-fixup-lsuv":
         " --grid model=wrn-10-1 scheme=fixup,lsuv",
-    "fixup_fig4_ablation-cifar-depth-56-seeds-0": " --seeds 0 --grid model=cifar-resnet-56",
+    "fixup_fig4_ablation-cifar-depth-56-seeds-0": " --grid model=cifar-resnet-56 seed=0",
     **{
-        _TABLE1.format(depth): f" --seeds 0 --grid model=cifar-resnet-{depth} "
-        "scheme=batchnorm,fixup peak_lr=0.1"
+        _TABLE1.format(depth): f" --grid model=cifar-resnet-{depth} "
+        "scheme=batchnorm,fixup peak_lr=0.1 seed=0"
         for depth in (20, 56)
     },
     f"{_TABLE2}-rate-0.1": " --grid peak_lr=0.1",
@@ -40,9 +40,9 @@ OPTIONS = {
         " --grid evaluate_every=1 model=resnet-26 epochs=8 scheme=batchnorm,fixup mixup=0,0.7",
     "fixup_table3_translation-laptop-layers-6": " --grid model=transformer-6",
     "fixup_table4_regularized-laptop-epochs-20-seeds-0-1-2-3-4":
-        " --seeds 0 1 2 3 4 --grid epochs=20",
-    f"{_RESCALE}-seeds-0-1-2-3-4-5": f" --seeds 0 1 2 3 4 5{_BIASES}",
-    f"{_RESCALE}-rate-0.4-seeds-0-1-2": f" --seeds 0 1 2{_BIASES} peak_lr=0.1",
+        " --grid epochs=20 seed=0:4",
+    f"{_RESCALE}-seeds-0-1-2-3-4-5": f"{_BIASES} seed=0:5",
+    f"{_RESCALE}-rate-0.4-seeds-0-1-2": f"{_BIASES} peak_lr=0.1 seed=0:2",
     "rescale_variance-laptop": " --grid dataset=cifar10",
     "skipinit_imagenet-laptop-variants-fixup-skipinit": " --grid scheme=fixup,skipinit",
     "skipinit_lr_batch-cifar-budget-steps-grid-batch_size=32,128,512-seed=0":

@@ -41,8 +41,8 @@ def test_a_killed_command_goes_on_with_the_run_that_was_cut(tmp_path):
     """A run of streamed images, killed after a checkpoint, and its twin."""
 
     def start(out):
-        arguments = ("--scale", "smoke", "--steps", 800, "--out", out, "--save-seconds", 1)
-        arguments += ("--grid", "scheme=fixup", "mixup=0")
+        arguments = ("--scale", "smoke", "--out", out, "--save-seconds", 1)
+        arguments += ("--grid", "scheme=fixup", "mixup=0", "steps=800")
         return subprocess.Popen(
             [sys.executable, "-m", "experiments.fixup_table2_imagenet", *map(str, arguments)],
             cwd=ROOT,

@@ -17,7 +17,7 @@ from nf_resnets.__main__ import experiments
 from nf_resnets.sweep.engine import Outcome
 from nf_resnets.training.wave import row_of
 
-BAD = ("~nobody-of-that-name/x", "file/x", "/proc/x", "loop/x", "/dev/null")
+BAD = ("file/x", "/proc/x", "loop/x", "/dev/null")
 POINT = {"model": "wrn-10-1", "stem_channels": 4, "steps": 4}
 
 
@@ -28,8 +28,8 @@ POINT = {"model": "wrn-10-1", "stem_channels": 4, "steps": 4}
         ({"grid": ("model=wrn-11-1",)}, "depth=11 found; a WRN-n-k has n = 6N + 4 layers"),
         ({"grid": ("scheme=fixupp",)}, "did you mean 'fixup'?"),
         ({"grid": ("schema=fixup",)}, "--grid schema=fixup found; expected NAME=VALUES"),
-        ({"seeds": (-1,)}, "seed=-1 found; expected a number of at least 0"),
-        ({"steps": -3}, "steps=-3 found; expected a number of at least 0"),
+        ({"grid": ("seed=-1",)}, "seed=-1 found; expected a number of at least 0"),
+        ({"grid": ("steps=-3",)}, "steps=-3 found; expected a number of at least 0"),
     ],
 )
 def test_bad_input_is_one_sentence(options, sentence, tmp_path):
@@ -48,7 +48,7 @@ def test_experiments_try_their_folder_first(name, tmp_path, monkeypatch):
     experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
     experiment = dataclasses.replace(experiment, task=lambda *_: pytest.fail("data were read"))
     for bad in BAD:
-        with pytest.raises(SystemExit, match="^--out"):
+        with pytest.raises(SystemExit, match=f"{bad}"):
             main.main(experiment, Command(scale="smoke", out=Path(bad)))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "loop"]
 
@@ -61,7 +61,7 @@ def test_a_folder_of_an_earlier_version_is_read_and_not_gone_on_with(tmp_path):
 
 
 def test_an_option_replaces_values_of_the_scale():
-    command = Command(scale="cifar", grid=("model=wrn-10-1", "scheme=fixup,lsuv"), seeds=(7, 8))
+    command = Command(scale="cifar", grid=("model=wrn-10-1", "scheme=fixup,lsuv", "seed=7,8"))
     points = chosen(fig3.EXPERIMENT, command)
     named = [(point["model"], point["scheme"], point["seed"]) for point in points]
     assert named == [("wrn-10-1", each, seed) for each in ("fixup", "lsuv") for seed in (7, 8)]
@@ -79,7 +79,7 @@ def test_an_option_replaces_values_of_the_scale():
     [
         (fixup_table2_imagenet.EXPERIMENT, {"grid": ("schedule=cosine",)}),
         (theory_signal.EXPERIMENT, {"grid": ("flip=true",)}),
-        (theory_signal.EXPERIMENT, {"seeds": (1,)}),
+        (theory_signal.EXPERIMENT, {"grid": ("seed=1",)}),
     ],
 )
 def test_a_setting_that_nothing_reads_is_refused(experiment, options):
