@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 import signal
 import sys
@@ -406,11 +407,12 @@ def _make(
 
 
 def _write_samples(folder: Path, dataset: data.Dataset) -> None:
-    """Ten images of the test split, by index and class."""
+    """Ten images of the test split, by index and class; a file that is there stays."""
     for index in range(min(10, len(dataset.test.labels))):
         name = re.sub(r"[^\w.-]", "_", dataset.class_names[dataset.test.labels[index]])
         path = folder / f"test_{index}_is_{name[:50]}.png"
-        pictures.write_picture(path, dataset.test.images[index], Images.of(dataset))
+        if not os.path.lexists(path):
+            pictures.write_picture(path, dataset.test.images[index], Images.of(dataset))
 
 
 def printable(text: Any) -> str:
