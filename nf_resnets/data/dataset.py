@@ -30,7 +30,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training and a test split; :func:`from_splits` checks them and fills in the statistics.
+    """A training and a test split that have been checked; ``from_splits`` fills in the statistics.
 
     Args:
       name: its name in messages.
@@ -42,6 +42,10 @@ class Dataset:
       std: standard deviation of the training pixels, per channel, in raw pixel units.
       max_value: the largest value that a pixel can take, in raw pixel units: 16 for digits, 255
         for the others.
+
+    Raises:
+      ValueError: if the arrays cannot be trained on; the message names the split, and for a bad
+        value the index of the first one.
     """
 
     name: str
@@ -52,6 +56,30 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     max_value: float
+
+    def __post_init__(self) -> None:
+        if len(set(self.class_names)) < self.num_classes:
+            raise ValueError(
+                f"{self.name}: class_names={self.class_names!r} found; expected "
+                f"{self.num_classes}, no name twice."
+            )
+        for kind, split in (("train", self.train), ("test", self.test)):
+            _check(f"{self.name}, {kind} split", split, self.num_classes, self.max_value)
+        shapes = self.train.images.shape[1:], self.test.images.shape[1:]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"{self.name}: images of {shapes[0]} and test images of {shapes[1]} found."
+            )
+        labels = self.train.labels
+        if np.all(labels == labels[0]):
+            raise ValueError(
+                f"{self.name}, train split: all {len(labels)} labels are {labels[0]}; at least two "
+                "classes must be present."
+            )
+        if not min(self.std) > 0:
+            raise ValueError(
+                f"{self.name}: std={self.std} found; a constant channel cannot be normalised."
+            )
 
 
 def from_splits(
@@ -71,8 +99,7 @@ def from_splits(
       max_value: the largest value that a pixel can take.
 
     Raises:
-      ValueError: if the arrays cannot be trained on; the message names the split, and for a bad
-        value the index of the first one.
+      ValueError: if the arrays cannot be trained on.
 
     Example:
       >>> images = np.arange(16, dtype=np.uint8).reshape(4, 2, 2, 1)
@@ -81,21 +108,9 @@ def from_splits(
       (7.5,)
     """
     class_names = tuple(class_names)
-    if len(set(class_names)) < len(class_names):
-        raise ValueError(f"{name}: class_names={class_names!r} found; expected no name twice.")
-    for kind, split in (("train", train), ("test", test)):
-        _check(f"{name}, {kind} split", split, len(class_names), max_value)
-    shapes = train.images.shape[1:], test.images.shape[1:]
-    if shapes[0] != shapes[1]:
-        raise ValueError(f"{name}: images of {shapes[0]} and test images of {shapes[1]} found.")
-    if np.all(train.labels == train.labels[0]):
-        raise ValueError(
-            f"{name}, train split: all {len(train.labels)} labels are {train.labels[0]}; at least "
-            "two classes must be present."
-        )
+    # Before the statistics, which mean nothing for pixels that are NaN or of a wrong shape.
+    _check(f"{name}, train split", train, len(class_names), max_value)
     mean, std = _channel_statistics(train.images)
-    if not min(std) > 0:
-        raise ValueError(f"{name}: std={std} found; a constant channel cannot be normalised.")
     return Dataset(name, train, test, len(class_names), class_names, mean, std, max_value)
 
 

@@ -56,7 +56,7 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
     Example:
       >>> from nf_resnets import models, trained
       >>> model = models.WideResNet(depth=10, scheme="fixup", num_classes=2, stem_channels=4)
-      >>> variables = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
+      >>> variables = jax.jit(model.init)(jax.random.key(0), np.zeros((1, 8, 8, 1)))
       >>> inputs = trained.Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
       >>> network = trained.Trained(model, variables, inputs)
       >>> pixels = np.zeros((5, 8, 8, 1))

@@ -168,7 +168,7 @@ def with_pixel(value):
         ({"labels": 0 * LABELS}, "all .* labels are 0; at least two classes must be present"),
         ({"labels": np.arange(8) // 7}, "class 1 has one image; expected two or more"),
         ({"class_names": ("a",)}, r"label .* is 1; expected a class in \[0, 1\)"),
-        ({"class_names": ("a", "a")}, r"class_names=\('a', 'a'\) found; expected no name twice"),
+        ({"class_names": ("a", "a")}, r"class_names=\('a', 'a'\) found; expected 2, no name twice"),
     ],
 )
 def test_arrays_that_cannot_be_trained_on_are_refused(arguments, message):
