@@ -22,7 +22,7 @@ DIRECT = {
     ),
     "plotting.signal": ("Quantity", "signal_figure"),
     "plotting.theory": ("Curves", "Dots", "ExponentMap", "theory_figure"),
-    "sweep.regimes": ("LeftOut", "Point", "Residual", "Smooth"),
+    "sweep.regimes": ("LeftOut", "Point"),
     "trained.export": ("export", "save_export"),
     "trained.fit": ("fit",),
     "trained.fit_translation": ("TranslationRecipe", "fit_translation"),

@@ -31,14 +31,13 @@ def optima_figure(
     Three panels for each metric: the best mean with a bar of one standard deviation; the best rate
     with the range of rates as good; both divided by the batch size. Dashed lines are the fit
     ``min(slope * B, largest)``, as far as the data show its parts; dotted ones are ``largest /
-    (1 + B_noise / B)``, where that predicts a batch size better from the others. A best rate at the
-    edge of its grid is hollow, with an arrow to where the true one may lie; a batch size at which
-    all runs diverged has a mark in a band below. Curves stand slightly apart, so that their bars
-    can be seen.
+    (1 + B_noise / B)``, where that is nearer. A best rate at the edge of its grid is hollow, with
+    an arrow to where the true one may lie; a batch size at which all runs diverged has a mark in a
+    band below. Curves stand slightly apart, so that their bars can be seen.
 
     Arguments are those of :func:`nf_resnets.plotting.rates_figure`, and ``regimes`` with ``group``
-    (without the batch size), ``metric``, ``slope``, ``largest``, ``form`` and ``smooth``; of each
-    optimum ``mean``, ``std``, ``low`` and ``high`` are used as well.
+    (without the batch size), ``metric``, ``slope``, ``largest`` and ``form``; of each optimum
+    ``mean``, ``std``, ``low`` and ``high`` are used as well.
 
     Raises:
       ValueError: if there are no optima, or one has a metric that is not known.
@@ -140,9 +139,9 @@ def _draw_fit(axes: Any, fit: Row, sizes: Sequence[float], panel: int, color: st
         return
     low, high = min(sizes) / 2**0.25, max(sizes) * 2**0.25
     if fit["form"] == "smooth":
-        smooth, dashes = fit["smooth"], ":"
+        dashes = ":"
         at = [low * (high / low) ** (k / 60) for k in range(61)]
-        rates = [smooth["largest"] / (1 + smooth["batch_size"] / size) for size in at]
+        rates = [largest / (1 + largest / slope / size) for size in at]
     else:
         meet = largest / slope if slope is not None and largest is not None else math.nan
         at, dashes = [low, *([meet] if low < meet < high else []), high], _DASHES

@@ -393,14 +393,14 @@ def _regimes(regimes: Sequence[Row], called: Callable[[Row], str]) -> Iterable[s
     if regimes:
         yield "<h2>How the best rate moves with the batch size</h2>"
         yield (
-            "<p>Fitted: rate = min(slope · B, largest), and the same without its corner, by least "
-            "squares of the logarithms, each weighed by its range of rates as good (at least half "
-            "a step of the grid). In brackets the range of one standard error. A part is said to "
-            "show if the fit without it is worse by 3.84 in χ² (95%).</p>"
+            "<p>Fitted: rate = min(slope · B, largest), or the same without its corner if that is "
+            "nearer, by least squares of the logarithms, each weighed by its range of rates as "
+            "good (at least half a step of the grid). In brackets the range of one standard error. "
+            "A part is said to show if the fit without it is worse by 3.84 in χ² (95%).</p>"
         )
     for metric in dict.fromkeys(fit["metric"] for fit in regimes):
         of_metric = [fit for fit in regimes if fit["metric"] == metric]
-        heads = ("rate / B", "saturates at B", "largest rate", "B_noise, without the corner")
+        heads = ("rate / B", "saturates at B", "largest rate")
         yield f"<h3>By {_by(metric)}</h3>\n{_fits(of_metric, called, heads)}"
 
 
@@ -410,25 +410,19 @@ def _fits(
     """A line for each fit; ``inverse`` gives the least steps in place of the largest rate."""
     lines = []
     for fit in fits:
-        smooth = fit["smooth"] or {}
         largest = fit["largest"] and (1 / fit["largest"] if inverse else fit["largest"])
         cells = [
             _range(fit["slope"], fit["slope_error"]),
             _range(fit["batch_size"], fit["batch_size_error"]),
             _range(largest, fit["largest_error"]),
-            _range(smooth.get("batch_size"), smooth.get("batch_size_error")),
-            "–" if fit["chi2"] is None else f"{fit['chi2']:.2g} ({fit['freedom']})",
         ]
         out = "; ".join(
             f"B = {each['batch_size']:g} left out: {_text(each['reason'])}"
-            + (' <span class="bad">the fit lies on its other side</span>' * each["contradicts"])
             for each in fit["left_out"]
         )
-        shows = _text(fit["shows"] or "neither") + (
-            f", {fit['form']} predicts best" * bool(fit["form"])
-        )
+        shows = fit["shows"] + (", smooth" if fit["form"] == "smooth" else "")
         lines.append([called(fit["group"]), shows, *map(_number, cells), _wrapped(out)])
-    return _table(("runs", "shows", *heads, "χ² (degrees of freedom)", ""), lines)
+    return _table(("runs", "shows", *heads, ""), lines)
 
 
 def _targets(
@@ -458,7 +452,7 @@ def _targets(
             edge if one["at_edge"] else "",
         ))  # fmt: skip
     yield _table(("runs", "B", "steps", "reached it", "rate", "B_noise", ""), lines)
-    heads = ("1 / (steps · B)", "scales up to B", "least steps", "B_crit, without the corner")
+    heads = ("1 / (steps · B)", "scales up to B", "least steps")
     yield _fits(knees, called, heads, inverse=True) if knees else ""
 
 

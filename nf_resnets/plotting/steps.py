@@ -28,9 +28,8 @@ def steps_figure(
     A curve for each scheme: the median over the seeds of the best rate with their range, hollow
     where that rate lies at the edge of its grid, a mark in a band above where no rate reaches the
     target. A thin dashed line through the smallest batch size that does is perfect scaling, by
-    which twice the batch needs half of the steps. The dotted line is the fit whose form predicts a
-    batch size better from the others, and an arrow on the lower axis its knee, beyond which steps
-    hardly fall.
+    which twice the batch needs half of the steps. The dotted line is the fit, and an arrow on the
+    lower axis its knee, beyond which steps hardly fall.
 
     Where the gradient noise scale was measured, a second panel has it at each batch size, up to the
     target, and the knee as a line with a band of one standard error.
@@ -116,7 +115,7 @@ def _draw_steps(axes: Any, targets: Sequence[Row], fit: Row | None, look: Look) 
     if fit is None or knee is None:
         return
     at = [low * (high / low) ** (k / 60) for k in range(61)]
-    least = 1 / (fit["smooth"] if fit["form"] == "smooth" else fit)["largest"]
+    least = 1 / fit["largest"]
     rises = [knee[0] / size for size in at]
     y = [least * (1 + r if fit["form"] == "smooth" else max(r, 1.0)) for r in rises]
     axes.plot(at, y, color=color, lw=1.5, ls=":", zorder=2)
@@ -141,12 +140,10 @@ def _draw_noise(
 
 
 def _knee(fit: Row | None) -> tuple[float, float] | None:
-    """The knee of the form that predicts better and its error in octaves, if both parts show."""
-    if fit is None:
+    """The knee and its error in octaves, if both parts show."""
+    if fit is None or fit["batch_size_error"] is None:
         return None
-    of = fit["smooth"] if fit["form"] == "smooth" else fit
-    value, error = of["batch_size"], of["batch_size_error"]
-    return None if value is None or error is None else (value, error)
+    return fit["batch_size"], fit["batch_size_error"]
 
 
 def _legend(targets: Sequence[Row], knees: Sequence[Row], styles: Mapping[str, Look]) -> list[Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 import statistics
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal, SupportsFloat, TypeGuard, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from nf_resnets.sweep.rows import RESULTS
 
@@ -102,8 +101,7 @@ def optimum(
       rule: ``"strict"`` or ``"trimmed"``.
 
     Raises:
-      ValueError: if the metric or the rule is unknown, a run has no ``state``, a rate is not a
-        positive number, a metric is not a number, or two runs have the same rate and seed.
+      ValueError: if two runs have the same rate and seed.
 
     Source: De and Smith 2020, the experiments on batch size.
 
@@ -111,19 +109,16 @@ def optimum(
       >>> rows = [
       ...     {"state": "finished", "peak_lr": rate, "seed": 0, "test_accuracy": accuracy}
       ...     for rate, accuracy in ((0.25, 0.6), (0.5, 0.7), (1.0, 0.2))]
-      >>> found = optimum(rows)
-      >>> found.best, found.low, found.high, found.at_edge
+      >>> best = optimum(rows)
+      >>> best.best, best.low, best.high, best.at_edge
       (0.5, 0.5, 0.5, None)
     """
-    check_metric(metric)
-    _check_rule(rule)
     left_out: Counter[str] = Counter()
     by_rate = _by_rate(rows)
-    rates = tuple(_summary(one, by_rate[one], metric, left_out) for one in sorted(by_rate))
+    rates = tuple(_summary(rate, by_rate[rate], metric, left_out) for rate in sorted(by_rate))
     runs = sum(map(len, by_rate.values()))
-    return _chosen(
-        Optimum(dict(group or {}), metric, rates, runs, dict(sorted(left_out.items())), rule)
-    )
+    tried = Optimum(dict(group or {}), metric, rates, runs, dict(sorted(left_out.items())), rule)
+    return _with_best(tried)
 
 
 def optima(
@@ -134,59 +129,36 @@ def optima(
 
     With the rate and the seed these fields must tell all runs apart. Each in turn puts the results
     in order: numbers from the lowest, other values as they first come in ``rows``.
-
-    Raises:
-      ValueError: as ``optimum``, or if a run lacks a field of ``by``.
     """
     groups = grouped(rows, by)
-    places = [list(dict.fromkeys(column)) for column in zip(*groups, strict=True)]
-
-    def order(values: tuple[Any, ...]) -> list[tuple[bool, float]]:
-        pairs = zip(values, places, strict=True)
-        return [(False, x) if _is_number(x) else (True, place.index(x)) for x, place in pairs]
-
+    columns = [_in_order(column) for column in zip(*groups, strict=True)]
     return [
-        optimum(
-            groups[values], group=dict(zip(by, values, strict=True)),
-            metric=metric, rule=rule,
+        optimum(groups[values], group=dict(zip(by, values, strict=True)), metric=metric, rule=rule)
+        for values in sorted(
+            groups, key=lambda values: [c.index(x) for c, x in zip(columns, values, strict=True)]
         )
-        for values in sorted(groups, key=order)
-    ]  # fmt: skip
+    ]
+
+
+def _in_order(values: Iterable[Any]) -> list[Any]:
+    """The different values: numbers from the lowest, then others as they first come."""
+    different = list(dict.fromkeys(values))
+    numbers = [x for x in different if isinstance(x, int | float) and not isinstance(x, bool)]
+    return sorted(numbers) + [x for x in different if x not in numbers]
 
 
 def grouped(rows: Iterable[Row], by: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
-    """The runs that share the fields of ``by``, by their values, in the order of the rows.
-
-    Raises:
-      ValueError: if a run lacks a field, or ``by`` is one text.
-    """
-    if isinstance(by, str):
-        raise ValueError(f"by={by!r} found; expected a sequence of fields, such as ({by!r},).")
+    """The runs that share the fields of ``by``, by their values, in the order of the rows."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        missing = [field for field in by if field not in row]
-        if missing:
-            raise ValueError(
-                f"by={tuple(by)} names {missing[0]!r}, which a run does not have; expected fields "
-                "of a run's settings."
-            )
         groups.setdefault(tuple(row[field] for field in by), []).append(row)
     return groups
 
 
-def along(found: Sequence[Any], field: str) -> list[tuple[dict[str, Any], list[Any]]]:
-    """Results of one metric whose groups differ in a field only, and what they share.
-
-    Raises:
-      ValueError: if a group has no such field.
-    """
+def along(results: Sequence[Any], field: str) -> list[tuple[dict[str, Any], list[Any]]]:
+    """Results of one metric whose groups differ in a field only, and what they share."""
     lines: dict[tuple[Any, ...], list[Any]] = {}
-    for one in found:
-        if field not in one.group:
-            raise ValueError(
-                f"{field!r} found; expected a field by which the results were grouped: "
-                f"{', '.join(one.group) or 'there is none'}."
-            )
+    for one in results:
         rest = tuple((name, value) for name, value in one.group.items() if name != field)
         lines.setdefault((rest, one.metric), []).append(one)
     return [(dict(rest), ones) for (rest, _), ones in lines.items()]
@@ -231,10 +203,6 @@ def isolated(
       rule: as for ``optimum``.
       group: as for ``optimum``.
 
-    Raises:
-      ValueError: as ``optimum``, but for two runs with the same rate and seed, or if a run lacks a
-        field.
-
     Source: Godbole, Dahl, Gilmer, Shallue, Nado, *Deep Learning Tuning Playbook*, 2023.
 
     Example:
@@ -242,96 +210,55 @@ def isolated(
       ...          "test_accuracy": accuracy}
       ...         for momentum, accuracies in ((0.0, (0.6, 0.7)), (0.9, (0.9, 0.1)))
       ...         for rate, accuracy in zip((0.1, 0.2), accuracies)]
-      >>> found = isolated(rows, "momentum", fields=("momentum", "peak_lr"))
-      >>> found.values, [best.mean for best in found.best]
+      >>> alone = isolated(rows, "momentum", fields=("momentum", "peak_lr"))
+      >>> alone.values, [best.mean for best in alone.best]
       ((0.0, 0.9), [0.7, 0.9])
     """
-    check_metric(metric)
-    _check_rule(rule)
-    if isinstance(fields, str):
-        raise ValueError(f"fields={fields!r} found; expected a sequence of fields.")
-    sign, left_out = METRICS[metric], Counter[str]()
-    others = [name for name in fields if name != field]
-    by_value = {value: of for (value,), of in grouped(rows, (field,)).items()}
-    values = sorted(by_value) if all(map(_is_number, by_value)) else list(by_value)
+    sign, others = METRICS[metric], [name for name in fields if name != field]
+    by_value = {value: same for (value,), same in grouped(rows, (field,)).items()}
+    values = _in_order(by_value)
     configurations = [
         tuple(
-            _summary(_rate_of(runs[0]), runs, metric, left_out)
-            for runs in grouped(by_value[value], others).values()
+            _summary(same[0]["peak_lr"], same, metric, Counter())
+            for same in grouped(by_value[value], others).values()
         )
         for value in values
     ]
     best = [
         min(
-            (one for one in of if one.mean is not None),
+            (one for one in of_value if one.mean is not None),
             key=lambda one: (_place_of(one, rule), -sign * (one.mean or 0.0)),
             default=None,
         )
-        for of in configurations
+        for of_value in configurations
     ]
     return Isolation(
         dict(group or {}), field, metric, tuple(values), tuple(configurations), tuple(best)
     )
 
 
-def check_metric(metric: str) -> None:
-    """Refuses a metric that no run has."""
-    if metric not in METRICS:
-        raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
-
-
-def _check_rule(rule: str) -> None:
-    if rule not in get_args(Rule):
-        raise ValueError(f"rule={rule!r} found; expected 'strict' or 'trimmed'.")
-
-
-def state_of(row: Row) -> str:
-    """Whether a run has finished, diverged, or neither."""
-    if "state" not in row:
-        raise ValueError(
-            f"no state found in a run, which has {', '.join(map(str, row)) or 'no field'}; "
-            "expected state='finished', 'diverged' or another of a row's."
-        )
-    return str(row["state"])
-
-
-def _rate_of(row: Row) -> float:
-    value = row.get("peak_lr")
-    if not _is_number(value) or not 0 < value < math.inf:
-        raise ValueError(f"peak_lr={value!r} found in a run; expected a positive number.")
-    return float(value)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
 def _by_rate(rows: Iterable[Row]) -> dict[float, list[Row]]:
     """The runs of each rate, of which no two may have one seed."""
-    found: dict[float, dict[Hashable, Row]] = {}
+    rates: dict[float, dict[Any, Row]] = {}
     for row in rows:
-        seeds = found.setdefault(_rate_of(row), {})
-        seed = row.get("seed")
-        if seed in seeds:
-            first = seeds[seed]
-            names = [name for name in first if name not in RESULTS]
-            differ = [name for name in names if first[name] != row.get(name, first[name])]
-            tells = f"differ in {', '.join(differ)}" if differ else "differ in no setting"
+        seeds = rates.setdefault(row["peak_lr"], {})
+        if row["seed"] in seeds:
+            first = seeds[row["seed"]]
+            differ = [n for n in first if n not in RESULTS and first[n] != row.get(n, first[n])]
             raise ValueError(
-                f"two runs with peak_lr={first['peak_lr']!r} and seed={seed!r} found in one "
-                f"group that {tells}; expected one (by= must name every field that is swept)."
+                f"two runs with peak_lr={row['peak_lr']!r} and seed={row['seed']!r} found in one "
+                f"group that differ in {', '.join(differ) or 'no setting'}; expected one (by= must "
+                "name every field that is swept)."
             )
-        seeds[seed] = row
-    return {value: list(runs.values()) for value, runs in found.items()}
+        seeds[row["seed"]] = row
+    return {rate: list(runs.values()) for rate, runs in rates.items()}
 
 
 def _summary(rate: float, rows: Sequence[Row], metric: str, left_out: Counter[str]) -> RateSummary:
     values, diverged, unfinished = [], 0, 0
     for row in rows:
-        state = state_of(row)
-        value = row.get(metric) if state == "finished" else None
-        if value is not None and not isinstance(value, SupportsFloat):
-            raise ValueError(f"{metric}={value!r} found in a run; expected a number.")
+        state = row["state"]
+        value = row[metric] if state == "finished" else None
         if state == "diverged" or (value is not None and not math.isfinite(value)):
             diverged += 1
         elif value is not None:
@@ -344,14 +271,14 @@ def _summary(rate: float, rows: Sequence[Row], metric: str, left_out: Counter[st
     return RateSummary(rate, len(values), mean, std, tuple(values), diverged, unfinished)
 
 
-def _chosen(found: Optimum) -> Optimum:
-    """With the best of the rates, if a run finished, and those as good."""
-    sign = METRICS[found.metric]
-    tried = [one for one in found.rates if one.n or one.diverged]
-    places = [(_place_of(one, found.rule), sign * one.mean, one)
-              for one in tried if one.mean is not None]  # fmt: skip
+def _with_best(tried: Optimum) -> Optimum:
+    """Adds the best of the rates, if a run finished, and those as good."""
+    sign = METRICS[tried.metric]
+    rates = [one for one in tried.rates if one.n or one.diverged]
+    places = [(_place_of(one, tried.rule), sign * one.mean, one)
+              for one in rates if one.mean is not None]  # fmt: skip
     if not places:
-        return found
+        return tried
     first = min(place for place, _, _ in places)
     scores = [(score, one) for place, score, one in places if place == first]
     top = max(score for score, _ in scores)
@@ -359,10 +286,10 @@ def _chosen(found: Optimum) -> Optimum:
     best = next(one for score, one in scores if score >= top - rounding)
     within = (best.std or 0.0) + rounding
     as_good = tuple(one.rate for score, one in scores if top - score <= within)
-    order = [one.rate for one in tried]
+    order = [one.rate for one in rates]
     low, high = order.index(as_good[0]), order.index(as_good[-1])
     return dataclasses.replace(
-        found,
+        tried,
         best=best.rate,
         mean=best.mean,
         std=best.std,
@@ -391,6 +318,6 @@ def _place_of(one: RateSummary, rule: Rule) -> float:
 
 
 __all__ = [
-    "METRICS", "Edge", "Isolation", "Optimum", "RateSummary", "Row", "Rule", "along",
-    "check_metric", "edge_of", "grouped", "isolated", "optima", "optimum", "state_of",
+    "METRICS", "Edge", "Isolation", "Optimum", "RateSummary", "Row", "Rule", "along", "edge_of",
+    "grouped", "isolated", "optima", "optimum",
 ]  # fmt: skip

@@ -11,17 +11,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from nf_resnets.analysis import GradientNoise, noise_scale
-from nf_resnets.sweep.regimes import Point, Regimes, regimes
-from nf_resnets.sweep.select import (
-    METRICS,
-    Edge,
-    Row,
-    along,
-    check_metric,
-    edge_of,
-    grouped,
-    state_of,
-)
+from nf_resnets.sweep.regimes import LeftOut, Regimes, regimes
+from nf_resnets.sweep.select import METRICS, Edge, Row, along, edge_of, grouped
 
 WINDOW = 40
 """A training metric is judged by its mean over this fraction of the points of its curve."""
@@ -73,24 +64,20 @@ def common_target(
     Groups in which no run has finished are left out. The value is rounded to two digits, to the
     side that all reach; it is None if no run has finished with a curve.
     """
-    check_metric(metric)
     sign = METRICS[metric]
-    best = []
-    for group in grouped(rows, by).values():
-        tops = [-math.inf]
-        for runs in grouped(_over(group), ("peak_lr",)).values():
-            found = [curve for row in runs if (curve := _curve(row, metric)) is not None]
-            values = [
-                max((sign * value for _, value in curve if value == value), default=-math.inf)
-                for curve in found
-            ]
-            values += [-math.inf] * (len(runs) - len(values))
-            tops.append(statistics.median_low(values))
-        if max(tops) > -math.inf:
-            best.append(max(tops))
-    if not best:
+    tops = []
+    for group in grouped(_over(rows), by).values():
+        medians = [
+            statistics.median_low(
+                max((sign * value for _, value in _curve(row, metric)), default=-math.inf)
+                for row in runs
+            )
+            for runs in grouped(group, ("peak_lr",)).values()
+        ]
+        tops += [top for top in [max(medians)] if top > -math.inf]
+    if not tops:
         return None
-    value = min(best)
+    value = min(tops)
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1) if value else 1.0
     # What has two digits is a whole number of units, but for the rounding of the division.
     return abs(float(f"{unit * math.floor(value / unit + 1e-9):.2g}"))
@@ -124,9 +111,6 @@ def steps_to_target(
     Returns:
       One for each group, in the order in which they first come.
 
-    Raises:
-      ValueError: if the metric is unknown, or a run lacks a field of ``by``.
-
     Source: Shallue, Lee, Antognini, Sohl-Dickstein, Frostig, Dahl, *Measuring the Effects of Data
     Parallelism on Neural Network Training*, 2019.
 
@@ -134,41 +118,37 @@ def steps_to_target(
       >>> rows = [{"scheme": "fixup", "batch_size": size, "peak_lr": 0.1, "state": "finished",
       ...          "measures": {"curve": {"step": [1, 2, 3], "loss": losses}}}
       ...         for size, losses in ((8, [3.0, 2.0, 1.0]), (16, [3.0, 1.0, 0.5]))]
-      >>> [found.steps for found in steps_to_target(rows, common_target(rows))]
+      >>> [each.steps for each in steps_to_target(rows, common_target(rows))]
       [3, 2]
     """
-    check_metric(metric)
-    found = []
+    results = []
     for values, group in grouped(rows, by).items():
-        nothing = StepsToTarget(dict(zip(by, values, strict=True)), metric, target)
-        of_rate = {
-            value: [_reach(row, metric, target) for row in runs]
-            for (value,), runs in grouped(_over(group), ("peak_lr",)).items()
+        of_rate = {rate: runs for (rate,), runs in grouped(_over(group), ("peak_lr",)).items()}
+        medians = {
+            rate: statistics.median_high(_reach(row, metric, target)[1] for row in runs)
+            for rate, runs in of_rate.items()
         }
-        medians = {value: _median(reached) for value, reached in of_rate.items()}
-        best = min(sorted(medians), key=lambda value: medians[value], default=None)
-        if best is None or medians[best] == math.inf:
-            found.append(nothing)
-            continue
-        there = [reach for reach in of_rate[best] if reach is not None]
-        runs = [row for row in _over(group) if row["peak_lr"] == best]
-        found.append(
-            dataclasses.replace(
-                nothing,
+        best = min(sorted(medians), key=lambda rate: medians[rate], default=None)
+        result = StepsToTarget(dict(zip(by, values, strict=True)), metric, target)
+        if best is not None and medians[best] < math.inf:
+            ends = [_reach(row, metric, target) for row in of_rate[best]]
+            there = [(before, at) for before, at in ends if at < math.inf]
+            result = dataclasses.replace(
+                result,
                 rate=best,
                 steps=medians[best],
                 low=min(before for before, _ in there),
                 high=max(at for _, at in there),
                 reached=len(there),
-                runs=len(runs),
+                runs=len(ends),
                 at_edge=edge_of(best, sorted(medians)),
-                noise_scale=_noise(runs, medians[best]),
+                noise_scale=_noise(of_rate[best], medians[best]),
             )
-        )
-    return found
+        results.append(result)
+    return results
 
 
-def knees(found: Sequence[StepsToTarget]) -> list[Regimes]:
+def knees(targets: Sequence[StepsToTarget]) -> list[Regimes]:
     """Fits how the steps fall with the batch size: perfect scaling, then no more.
 
     ``1/steps`` is fitted as rates are (:func:`nf_resnets.sweep.regimes`): ``steps = max(E / B,
@@ -177,7 +157,7 @@ def knees(found: Sequence[StepsToTarget]) -> list[Regimes]:
     least``, ``slope`` is ``1 / E``.
 
     Args:
-      found: as :func:`steps_to_target` returns them.
+      targets: as :func:`steps_to_target` returns them.
 
     Returns:
       One fit for each group of the other fields, in the order in which they first come.
@@ -186,70 +166,53 @@ def knees(found: Sequence[StepsToTarget]) -> list[Regimes]:
       >>> def steps(B, s):
       ...     group = {"scheme": "fixup", "batch_size": B}
       ...     return StepsToTarget(group, "train_loss", 0.5, 0.1, s, s, s)
-      >>> found = knees([steps(8, 800), steps(32, 200), steps(128, 100), steps(512, 100)])
-      >>> found[0].batch_size  # perfect scaling up to here
+      >>> fits = knees([steps(8, 800), steps(32, 200), steps(128, 100), steps(512, 100)])
+      >>> fits[0].batch_size  # perfect scaling up to here
       64.0
     """
-    return [
-        _knee([_point(one) for one in of], group, of[0].metric)
-        for group, of in along(found, "batch_size")
-    ]
-
-
-def _knee(points: Sequence[Point], group: dict[str, Any], metric: str) -> Regimes:
-    fit = regimes(points, factor=RESOLUTION**2, group=group, metric=metric)
-    edge = "the best rate lies at the edge of its grid: fewer steps may do"
-    at_edge = {point.batch_size for point in points if point.at_edge}
-    left_out = tuple(
-        dataclasses.replace(
-            out, reason=edge if out.batch_size in at_edge else "no rate reaches the target"
-        )
-        for out in fit.left_out
-    )
-    return dataclasses.replace(fit, left_out=left_out)
-
-
-def _point(one: StepsToTarget) -> Point:
-    size = one.group["batch_size"]
-    if one.steps is None or one.low is None or one.high is None:
-        return Point(size, None, None, None)
-    # Whichever edge: with the rate beyond it there may be fewer steps, and 1/steps be higher.
-    edge: Edge | None = "highest" if one.at_edge in ("lowest", "highest") else one.at_edge
-    return Point(size, 1 / one.steps, 1 / one.high, 1 / max(one.low, 1), edge)
+    fits = []
+    for group, same in along(targets, "batch_size"):
+        points, left_out = [], []
+        for one in same:
+            size = one.group["batch_size"]
+            if one.steps is None:
+                left_out.append(LeftOut(size, "no rate reaches the target"))
+            elif one.at_edge is not None:
+                reason = "the best rate lies at the edge of its grid: fewer steps may do"
+                left_out.append(LeftOut(size, reason))
+            else:
+                points.append((size, 1 / one.steps, 1 / one.high, 1 / max(one.low, 1)))
+        fit = regimes(points, factor=RESOLUTION**2, group=group, metric=same[0].metric)
+        fits.append(dataclasses.replace(fit, left_out=tuple(left_out)))
+    return fits
 
 
 def _over(rows: Sequence[Row]) -> list[Row]:
     """The runs of which it is known whether they reach a target."""
-    return [row for row in rows if state_of(row) in ("finished", "diverged")]
+    return [row for row in rows if row["state"] in ("finished", "diverged")]
 
 
-def _curve(row: Row, metric: str) -> list[tuple[int, float]] | None:
-    """The steps of a finished run with the metric there, smoothed; None of others."""
+def _curve(row: Row, metric: str) -> list[tuple[int, float]]:
+    """The steps of a finished run with the metric there, smoothed; none of others."""
     part, name = metric.split("_")
-    kept = (row.get("measures") or {}).get("curve") if part == "train" else row.get("tests")
-    if row["state"] != "finished" or not kept or not kept["step"]:
-        return None
-    values = kept[name]
+    curve = row.get("measures", {}).get("curve") if part == "train" else row.get("tests")
+    if row["state"] != "finished" or not curve:
+        return []
+    values = curve[name]
     window = max(1, len(values) // WINDOW) if part == "train" else 1
-    means = [
-        statistics.fmean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)
-    ]
-    return list(zip(kept["step"], means, strict=True))[window - 1 :]
+    ends = range(window, len(values) + 1)
+    means = (statistics.fmean(values[end - window : end]) for end in ends)
+    return list(zip(curve["step"][window - 1 :], means, strict=True))
 
 
-def _reach(row: Row, metric: str, target: float) -> tuple[int, int] | None:
-    """The step before a run reaches the target, and that at which it has; None if it does not."""
+def _reach(row: Row, metric: str, target: float) -> tuple[int, float]:
+    """The last step before a run reaches the target, and that at which it has, or infinity."""
     before = 0
-    for step, value in _curve(row, metric) or ():
+    for step, value in _curve(row, metric):
         if METRICS[metric] * (value - target) >= 0:
             return before, step
         before = step
-    return None
-
-
-def _median(reached: Sequence[tuple[int, int] | None]) -> float:
-    """Of the steps, of which a run that does not reach the target has infinitely many."""
-    return statistics.median_high(math.inf if each is None else each[1] for each in reached)
+    return before, math.inf
 
 
 def _noise(rows: Sequence[Row], steps: float) -> float | None:
@@ -257,7 +220,7 @@ def _noise(rows: Sequence[Row], steps: float) -> float | None:
     signal: list[float] = []
     noise: list[float] = []
     for row in rows:
-        curve = (row.get("measures") or {}).get("curve") or {}
+        curve = row.get("measures", {}).get("curve", {})
         if row["state"] == "finished" and "gradient_signal" in curve:
             # A point is the mean of as many steps as lie before it.
             count = sum(step <= steps for step in curve["step"])

@@ -78,11 +78,10 @@ def test_a_planted_knee_is_found(form):
     assert [one.group["batch_size"] for one in found] == list(SIZES)
     (fit,) = knees(found)
     assert fit.group == {"scheme": "fixup"} and fit.form == form and fit.left_out == ()
-    of = fit.smooth if form == "smooth" else fit
     # The curve has points 1% apart, of which the first beyond the target counts, and its last 22
     # points are averaged, which the others are not far from.
-    assert of.batch_size == pytest.approx(knee, rel=0.05)
-    assert 1 / of.largest == pytest.approx(1.12 * least, rel=0.03)
+    assert fit.batch_size == pytest.approx(knee, rel=0.05)
+    assert 1 / fit.largest == pytest.approx(1.12 * least, rel=0.03)
     # Of the noise, signal and noise are averaged by themselves.
     assert {one.noise_scale for one in found} == {32.0}
 
@@ -172,7 +171,7 @@ def test_steps_that_others_measured():
         excess = np.log2(examples / np.median(examples[:3]))  # perfect scaling: 0
         doubled.append(2 ** np.interp(1.0, excess[3:], np.log2(sizes[3:])))
     # Their batches are a factor of two apart.
-    critical = [fit.smooth.batch_size for fit in found]
+    critical = [fit.batch_size for fit in found]
     np.testing.assert_allclose(np.log2(critical), np.log2(doubled), atol=0.5)
     # Larger models, trained on more examples, bear larger batches, as the authors find.
     assert sorted(critical) == critical and critical[-1] > 3 * critical[0]
