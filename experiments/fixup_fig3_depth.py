@@ -40,7 +40,7 @@ from typing import Any
 
 from nf_resnets import plotting, schemes
 from nf_resnets.roles import Group, Role
-from nf_resnets.training import image_test
+from nf_resnets.training import device_splits, image_test
 
 from .experiment import Experiment, Results, Row
 from .grid import Point, grid
@@ -107,7 +107,8 @@ def second_test(task: Any, program: Any, plan: Any, state: Any) -> dict[str, flo
         return {}
     _, dataset, _, how = task.parts(plan)
     how = dataclasses.replace(how, bn_estimate_batches=SECOND_TEST)
-    test = image_test(program.model, dataset, program.mesh, how)
+    splits = device_splits(dataset, program.mesh)
+    test = image_test(program.model, program.mesh, how, splits)
     return {SECOND: float(test(program.put(program.empty(), 0, state))["accuracy"][0])}
 
 

@@ -24,7 +24,6 @@ from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep import command as sweep_command
 from nf_resnets.sweep import engine, settings
 from nf_resnets.sweep.engine import Execution
-from nf_resnets.sweep.options import check_execution
 from nf_resnets.sweep.programs import store_programs
 from nf_resnets.sweep.results import makers
 from nf_resnets.sweep.rows import Rows
@@ -106,7 +105,6 @@ def main(experiment: Experiment, command: Command) -> int:
     Raises:
       SystemExit: if an option, the data or the results folder is not in order, with one sentence.
     """
-    check_execution(command.execution)
     default = Path("runs") / f"{experiment.name}-{command.scale}"
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -266,7 +264,7 @@ class _Making:
             display = stack.enter_context(Display(left, describe=self.experiment.describe))
             callbacks: list[Any] = [display]
             if self.command.tensorboard:
-                boards = TensorBoard(self.out / "tensorboard", tell=display.on_message)
+                boards = TensorBoard(self.out / "tensorboard")
                 callbacks.append(stack.enter_context(boards))
             if self.command.wandb:
                 callbacks.append(stack.enter_context(WandB(self.out)))

@@ -78,7 +78,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         chips = topology_devices(options.topology) if options.topology else []
         if not chips:
             hosts.initialize(options.coordinator, options.num_processes, options.process_id)
-        sweep = make_sweep(axes, base, load=_loader(options.data_dir))
+        sweep = make_sweep(axes, base, load=functools.partial(data.load, data_dir=options.data_dir))
         devices = chips or jax.devices()
         data_devices = options.execution.devices_per_run or len(devices)
         engine.sweep_mesh(devices, data_devices)
@@ -110,30 +110,25 @@ def end(main: Callable[[], int]) -> NoReturn:
     raise SystemExit(code)
 
 
-def _loader(data_dir: str | None) -> Any:
-    return lambda name: data.load(name, data_dir)
-
-
 def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
     """Prints what would be made, and how long it would take, measured or on chips elsewhere."""
     rows = list(Rows(options.out).read().values())
-    over = [row for row in rows if not (options.retry and row["state"] in ("failed", "oom"))]
-    done = sweep.count(over)
-    left: dict[str, tuple[Any, int]] = {}
-    for each in sweep.kinds:
-        first, runs = left.get(each.program, (each, -done[each.program]))
-        left[each.program] = first, runs + sweep.runs_of_a_kind
-    wanted = {
-        name: (sweep.task.plan(kind.settings), n) for name, (kind, n) in left.items() if n > 0
+    done = sweep.count(r for r in rows if not (options.retry and r["state"] in ("failed", "oom")))
+    kinds = {kind.program: kind for kind in sweep.kinds}
+    runs = Counter(kind.program for kind in sweep.kinds)
+    left = {
+        name: (sweep.task.plan(kinds[name].settings), count * sweep.runs_of_a_kind - done[name])
+        for name, count in runs.items()
     }
+    left = {name: (plan, count) for name, (plan, count) in left.items() if count > 0}
     of_them = f", {done.total():,} of them done" if done else ""
     print(f"Grid: {sweep.size:,} runs{of_them}")
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
     if not chips:
-        _measured(options.execution, sweep, rows, wanted)
-    elif for_topology.report(sweep.task, wanted, chips, options.execution, options.topology):
+        _measured(options.execution, sweep, rows, left)
+    elif for_topology.report(sweep.task, left, chips, options.execution, options.topology):
         raise SystemExit(1)
 
 
@@ -145,11 +140,10 @@ def _measured(
     devices = jax.devices()
     mesh = engine.sweep_mesh(devices, execution.devices_per_run or len(devices))
     workers = execution.workers or engine.default_workers(devices)
-    builder = programs.Programs(sweep.task, mesh, Callbacks(), execution.vectorize)
     print(f"Programs: {len(left)}, each compiled once")
     seconds = 0.0
     for plan, runs in left.values():
-        each = programs.step_seconds(plan, rows, sweep.task, builder)
+        each = programs.step_seconds(plan, rows, sweep.task, mesh, execution.vectorize)
         seconds += runs * plan.num_steps * each
         print(
             f"  {programs.describe(plan)}: {runs:,} runs of {plan.num_steps:,} steps, "
@@ -184,10 +178,16 @@ def _run(
             rows = stack.enter_context(Rows(options.out, options.shard, writes=writes).open())
             if options.retry:
                 rows.retry()
-            make = functools.partial(_make_here, options, rows)
+
+            def make(sweep: Sweep, **hooks: Any) -> Outcome:
+                how = options.execution
+                return engine.make(sweep.task, sweep.plans, rows, execution=how, **hooks)
         else:
             rows, submit = Rows(options.out), on_ray.submitter(options.ray)
-            make = functools.partial(_make_elsewhere, options, submit, keep)
+
+            def make(sweep: Sweep, **hooks: Any) -> Outcome:
+                return on_ray.make(options, sweep, submit, on_ray.slots(), keep=keep, **hooks)
+
         if writes:
             runs, count = sweep.size, len(sweep.programs)
             where = device_name() if options.ray is None else f"Ray at {options.ray}"
@@ -257,7 +257,7 @@ def _make_and_grow(
         if more is None:
             return sweep, outcome
         rates = tuple(sorted({*sweep.axes["peak_lr"], *more}))
-        load = _loader(options.data_dir)
+        load = functools.partial(data.load, data_dir=options.data_dir)
         sweep = make_sweep({**sweep.axes, "peak_lr": rates}, sweep.base, load=load)
         if hosts.is_process_zero():
             added = values_in_words("peak_lr", more)
@@ -280,7 +280,7 @@ def _watched(
             display = stack.enter_context(Display(left))
             callbacks.append(display)
             if options.tensorboard:
-                boards = TensorBoard(options.out / "tensorboard", tell=display.on_message)
+                boards = TensorBoard(options.out / "tensorboard")
                 callbacks.append(stack.enter_context(boards))
             if options.wandb:
                 callbacks.append(stack.enter_context(WandB(options.out)))
@@ -291,16 +291,6 @@ def _watched(
         # the process at once.
         stack.enter_context(stop)
         yield Callbacks(*callbacks)
-
-
-def _make_here(options: Options, rows: Rows, sweep: Sweep, **hooks: Any) -> Outcome:
-    return engine.make(sweep.task, sweep.plans, rows, execution=options.execution, **hooks)
-
-
-def _make_elsewhere(
-    options: Options, submit: on_ray.Submit, keep: Keep | None, sweep: Sweep, **hooks: Any
-) -> Outcome:
-    return on_ray.make(options, sweep, submit, on_ray.slots(1), keep=keep, **hooks)
 
 
 def _result(

@@ -29,9 +29,6 @@ from nf_resnets.training.wave import Hooks, Stopped, row_of, train
 MOST_WORKERS = 8
 """Threads on a CPU that has more cores than that."""
 
-MOST_BEGUN = 5
-"""How often a wave may end its process before its first checkpoint."""
-
 RUNS_PER_DEVICE = 4
 """Runs that an accelerator carries at a time, where the command does not say; fewer where they do
 not fit its memory."""
@@ -125,21 +122,17 @@ def make(
     work = _Work(task, rows, execution, callback, stop, programs, axis, missing)
     threads = min(execution.workers or default_workers(devices), len(work.queue))
     started = time.perf_counter()
-    try:
-        if jax.process_count() > 1:
-            work.thread()  # all processes train the same wave
-        else:
-            work.in_threads(threads)
-    finally:
-        for mark in work.marks:  # what is left in an orderly way has not ended its process
-            mark.unlink(missing_ok=True)
+    if jax.process_count() > 1:
+        work.thread()  # all processes train the same wave
+    else:
+        work.in_threads(threads)
     if work.errors:
         raise work.errors[0]
     spent = max(threads, 1) * (time.perf_counter() - started)
     seconds = {"computing": work.computing, "compiling": programs.seconds}
     seconds["outside"] = max(0.0, spent - work.computing - work.waiting)
-    found = rows.read()
-    there = {plan.key: found[plan.key] for plan in plans if plan.key in found}
+    of_all = rows.read()
+    there = {plan.key: of_all[plan.key] for plan in plans if plan.key in of_all}
     if all(plan.key in there for plan in plans) and hosts.is_process_zero():
         shutil.rmtree(folder, ignore_errors=True)
     return Outcome(there, hosts.any_process(stop()), seconds, programs.compiled)
@@ -174,8 +167,8 @@ def _begun(folder: Path) -> list[list[str]]:
     """The keys of the waves that have checkpoints."""
     if not hosts.is_process_zero() or not folder.is_dir():
         return []
-    found = (Checkpoints(path).facts() for path in sorted(folder.iterdir()) if path.is_dir())
-    return [facts["keys"] for facts in found if facts is not None]
+    all_facts = (Checkpoints(path).facts() for path in sorted(folder.iterdir()))
+    return [facts["keys"] for facts in all_facts if facts is not None]
 
 
 def _missing(waves: Iterable[Wave], rows: Rows, begun: Sequence[Sequence[str]]) -> list[Wave]:
@@ -183,12 +176,12 @@ def _missing(waves: Iterable[Wave], rows: Rows, begun: Sequence[Sequence[str]]) 
 
     A wave that has begun goes on with all of its runs. Only process 0 sees its folder.
     """
-    found = []
+    missing = []
     for wave in waves:
         left = tuple(plan for plan in wave.plans if plan.key not in rows)
         if left:
-            found.append(wave if [plan.key for plan in wave.plans] in begun else Wave(left))
-    return found
+            missing.append(wave if [plan.key for plan in wave.plans] in begun else Wave(left))
+    return missing
 
 
 @dataclasses.dataclass
@@ -209,7 +202,6 @@ class _Work:
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     taken: set[str] = dataclasses.field(default_factory=set)  # programs
     compiling: set[threading.Thread] = dataclasses.field(default_factory=set)
-    marks: list[Path] = dataclasses.field(default_factory=list)  # of waves that have begun
 
     def must_stop(self) -> bool:
         """Whether to save and leave."""
@@ -264,7 +256,6 @@ class _Work:
         place = self.rows.folder / "checkpoints" / wave.name
         width = -(-len(wave.plans) // self.axis)
         try:
-            self.marks += _count_beginning(place)
             if held != (wave.program, width):
                 held = self.change_program(wave, width, held)
             if self.must_stop() and jax.process_count() == 1:
@@ -335,31 +326,7 @@ class _Work:
             self.callback.on_run_end(row["key"], row["state"], row)
 
 
-def _count_beginning(place: Path) -> list[Path]:
-    """Counts that a wave begins, and refuses one that has ended its process again and again.
-
-    Returns:
-      The file that counts it, on process 0.
-
-    Raises:
-      RuntimeError: if it was begun often, and never came to a checkpoint.
-    """
-    hopeless, marks = False, []
-    if hosts.is_process_zero():
-        place.mkdir(parents=True, exist_ok=True)
-        begun = sorted(place.glob("begun-*"))
-        hopeless = len(begun) >= MOST_BEGUN and not Checkpoints(place).steps()
-        marks = [place / f"begun-{len(begun)}"]
-        marks[0].touch()
-    if hosts.broadcast(hopeless):
-        raise RuntimeError(
-            f"the wave was begun {MOST_BEGUN} times and never came to a checkpoint; something in "
-            "it ends the process."
-        )
-    return marks
-
-
 __all__ = [
-    "MOST_BEGUN", "MOST_WORKERS", "Execution", "Outcome", "default_workers", "is_at_work", "make",
+    "MOST_WORKERS", "Execution", "Outcome", "default_workers", "is_at_work", "make",
     "sweep_mesh",
 ]  # fmt: skip

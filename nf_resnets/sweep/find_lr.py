@@ -20,6 +20,9 @@ from nf_resnets.sweep.settings import RunSettings, parse, value_text
 STEPS = 100
 """Of a run, where no budget is given."""
 
+MARGIN = 4
+"""Longer runs are advised so far below the lowest rate at which a short one diverged."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Command:
@@ -29,14 +32,15 @@ class Command:
     their steps; it is printed with the range of rates as good and with those that diverged. The
     runs are a sweep, with its figures, and are resumed as a sweep's.
 
-    A run has 100 steps if neither --epochs nor --steps is given. The best rate of longer runs can
-    be another one, mostly a lower one.
+    A run has 100 steps if neither --epochs nor --steps is given. The best rate of longer runs is
+    mostly lower, and a rate at which three short runs finish can diverge later. For longer runs the
+    answer is therefore at most a quarter of the lowest rate at which a run diverged.
     """
 
     rates: str = "2^-8:2^2"
     """The rates, as a sweep's --grid has them: a range of powers, or numbers with commas between
     them. While the best one lies at an edge, rates beyond it are added: see --extend."""
-    seeds: int = 2
+    seeds: int = 3
     """Runs at each rate, from --seed on."""
     options: Annotated[Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
         dataclasses.field(default_factory=lambda: Options(out=Path("runs/find_lr"), extend=3))
@@ -48,8 +52,6 @@ class Command:
 
 def main(wanted: Command) -> int:
     """Makes the runs that are missing, draws them, prints the answer; returns the exit code."""
-    if not 1 <= wanted.seeds <= 1000:
-        raise SystemExit(f"--seeds {wanted.seeds} found; expected 1 to 1,000.")
     base = command.base_of(wanted.settings, {})
     if "peak_lr" in base:
         raise SystemExit(f"--peak-lr {base['peak_lr']:g} found; expected --rates.")
@@ -89,10 +91,7 @@ def at_end(row: Row) -> dict[str, Any]:
 
 
 def answer(best: Optimum) -> str:
-    """Says which rate is best, which are as good, and which diverged.
-
-    Args:
-      best: the optimum of the runs by their training loss.
+    """Says which rate is best by the training loss, which to take, and which diverged.
 
     Example:
       >>> rows = [{"state": "finished", "peak_lr": rate, "seed": 0, "train_loss": loss}
@@ -100,25 +99,25 @@ def answer(best: Optimum) -> str:
       >>> rows.append({"state": "diverged", "peak_lr": 1.0, "seed": 0, "train_loss": None})
       >>> print(answer(optimum(rows, metric="train_loss")))
       The best rate is 2^-2: training loss 0.4.
+      Take 2^-2 for longer runs.
       Diverged: 2^0 (1 of 1).
     """
 
     def power(rate: float) -> str:
         return value_text("peak_lr", rate)
 
+    diverged = [each for each in best.rates if each.diverged]
     if best.best is None:
-        said = "No run finished, so there is no best rate."
+        text = "No run finished, so there is no best rate."
     else:
-        range_ = rate_range(vars(best), power)
-        said = f"The best rate is {range_}: training loss {best.mean:.3g}."
+        text = f"The best rate is {rate_range(vars(best), power)}: training loss {best.mean:.3g}."
         if best.at_edge:
-            said += f" It is the {best.at_edge} of the rates tried: widen --rates."
-    diverged = [
-        f"{power(each.rate)} ({each.diverged} of {each.n + each.diverged})"
-        for each in best.rates
-        if each.diverged
-    ]
-    return f"{said}\nDiverged: {', '.join(diverged) or 'none'}."
+            text += f" It is the {best.at_edge} of the rates tried: widen --rates."
+        most = diverged[0].rate / MARGIN if diverged else best.best
+        text += f"\nTake {power(min(best.best, most))} for longer runs"
+        text += f", {MARGIN} times below the first that diverged." if most < best.best else "."
+    counts = [f"{power(e.rate)} ({e.diverged} of {e.n + e.diverged})" for e in diverged]
+    return f"{text}\nDiverged: {', '.join(counts) or 'none'}."
 
 
 def run(prog: str = "") -> NoReturn:

@@ -12,7 +12,7 @@ import threading
 import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,8 +64,8 @@ class Kind:
     @property
     def scheme(self) -> schemes.Scheme:
         """Of the network; relative to the base network, where there is one."""
-        found = self.relative.model.scheme if self.relative else self.settings.scheme
-        return self.overrides.scheme or schemes.get(found)
+        scheme = self.relative.model.scheme if self.relative else self.settings.scheme
+        return self.overrides.scheme or schemes.get(scheme)
 
     @property
     def schedule(self) -> tuple[Any, ...]:
@@ -76,10 +76,9 @@ class Kind:
 
     def facts(self, peak_lr: float) -> dict[str, Any]:
         """What a run's row has of it: the schedule as ``[first step, rate]``."""
-        parts = _unit_schedule(*self.schedule)
-        others = ("settings", "program", "step_cost", "relative", "overrides")
-        own = {name: value for name, value in vars(self).items() if name not in others}
-        return {**own, "rates": [[step, factor * peak_lr] for step, factor in parts]}
+        names = ("num_steps", "steps_per_epoch", "warmup_steps", "micro_batches", "bn_groups")
+        rates = [[step, factor * peak_lr] for step, factor in _unit_schedule(*self.schedule)]
+        return {**{name: getattr(self, name) for name in names}, "rates": rates}
 
 
 class ImageTask:
@@ -140,40 +139,24 @@ class ImageTask:
         """Refuses a run whose batch does not divide over its devices."""
         refuse_indivisible(self.kind(self._settings(plan)), devices_per_run)
 
-    def build(
-        self,
-        plan: Plan,
-        mesh: Mesh,
-        *,
-        runs_per_device: int = 1,
-        vectorize: Literal["auto", "vmap", "loop"] = "auto",
-    ) -> training.Program:
+    def build(self, plan: Plan, mesh: Mesh, **devices: Any) -> training.Program:
         """Compiles the program of a run."""
-        name = self._settings(plan).dataset
-        place = name, mesh
+        name = plan.settings["dataset"]
         with self._lock:  # threads that compile share what is on the devices
-            if place not in self._splits:
-                self._splits[place] = training.device_splits(self.dataset(name), mesh)
+            if (name, mesh) not in self._splits:
+                self._splits[name, mesh] = training.device_splits(self.dataset(name), mesh)
         model, dataset, optimizer_fn, how = self.parts(plan)
         return training.image_program(
             model, dataset, optimizer_fn, mesh, how, self.start(plan),
-            splits=self._splits[place], runs_per_device=runs_per_device, vectorize=vectorize,
+            splits=self._splits[name, mesh], **devices,
         )  # fmt: skip
 
-    def lower(
-        self,
-        plan: Plan,
-        mesh: Mesh,
-        *,
-        runs_per_device: int = 1,
-        vectorize: Literal["auto", "vmap", "loop"] = "auto",
-    ) -> jax.stages.Lowered:
+    def lower(self, plan: Plan, mesh: Mesh, **devices: Any) -> jax.stages.Lowered:
         """Lowers the steps of a run's program for devices that need not be there."""
         model, dataset, optimizer_fn, how = self.parts(plan)
         return training.lower_image_steps(
-            model, dataset, optimizer_fn, mesh, how, self.start(plan),
-            runs_per_device=runs_per_device, vectorize=vectorize,
-        )  # fmt: skip
+            model, dataset, optimizer_fn, mesh, how, self.start(plan), **devices
+        )
 
     def parts(self, plan: Plan) -> tuple[Any, data.Dataset, Any, training.ImageTraining]:
         """Network, data, optimizer and steps of a run's program."""
@@ -195,18 +178,13 @@ class ImageTask:
             gradient_noise=settings.gradient_noise,
         )
         model = make_model(kind, dataset)
-        if isinstance(model, training.Functions):
-            model = model.apply
+        model = model.apply if isinstance(model, training.Functions) else model
         return model, dataset, functools.partial(optimizer, kind), how
 
     def start(self, plan: Plan) -> training.Start | training.TrainState:
         """In what a run differs from others of its program."""
         settings = self._settings(plan)
-        kind, network, variables = (
-            self.kind(settings),
-            self.overrides.network,
-            self.overrides.variables,
-        )
+        kind, variables = self.kind(settings), self.overrides.variables
         if variables is None and not self.overrides.is_other:
             return training.Start(
                 kind.scheme, settings.seed, hyper_of(settings), settings.alpha,
@@ -214,7 +192,9 @@ class ImageTask:
             )  # fmt: skip
         if variables is None:
             shape = self.dataset(settings.dataset).train.images.shape[1:]
-            variables = network.init(jax.random.key(settings.seed), jnp.zeros((1, *shape)))
+            variables = self.overrides.network.init(
+                jax.random.key(settings.seed), jnp.zeros((1, *shape))
+            )
         return training.create_state(
             variables["params"], functools.partial(optimizer, kind), hyper_of(settings),
             batch_stats=variables.get("batch_stats"), seed=settings.seed,
@@ -244,9 +224,7 @@ def kind_of(
     """Works out what a run's settings mean on its data set, and checks that they can be run.
 
     Raises:
-      ValueError: if batch, micro-batch and ghost batch do not fit each other or the data, the
-        warm-up is longer than the run, or there is no such network for the scheme, or the one given
-        has other classes.
+      ValueError: if the settings do not fit each other, the data or the network.
     """
     examples = len(dataset.train.labels)
     batch_size = settings.batch_size
@@ -282,25 +260,21 @@ def kind_of(
                 f"{name}={pixels} found; expected less than the {min(image[:-1])} pixels of an "
                 "image's side."
             )
-    if settings.nesterov and settings.optimizer != "sgd":
-        raise ValueError(
-            f"nesterov=True found with optimizer={settings.optimizer!r}; expected sgd."
-        )
     if settings.schedule == "step":
         drops_at(settings.drops, num_steps)
-    for name in ("adaptive_clip", "optimizer"):
+    for name in ("adaptive_clip", "optimizer", "bn_estimate_batches"):
         if overrides.is_other and getattr(settings, name) not in (0, *optim.NAMES[:3]):
             raise ValueError(
                 f"{name}={getattr(settings, name)} found for a network of another library; "
-                "expected another one, for this one must know which axes of a leaf make a unit."
+                "expected another one, for this one must know what the network's leaves are."
             )
-    found = Kind(
+    kind = Kind(
         settings, num_steps, per_epoch, warmup_steps, micro_batches, bn_groups, _program(settings),
         overrides=overrides,
     )  # fmt: skip
     if overrides.is_other:
-        return dataclasses.replace(found, step_cost=float(batch_size))
-    model, like = make_model(found, dataset), jax.ShapeDtypeStruct((1, *image), jnp.float32)
+        return dataclasses.replace(kind, step_cost=float(batch_size))
+    model, like = make_model(kind, dataset), jax.ShapeDtypeStruct((1, *image), jnp.float32)
     if overrides.network is not None and model.num_classes != dataset.num_classes:
         raise ValueError(
             f"the network has num_classes={model.num_classes}; expected {dataset.num_classes}, the "
@@ -310,12 +284,12 @@ def kind_of(
     if max(numbers) > LARGE:
         what = f"model={shown(settings.model)} with stem_channels={settings.stem_channels}"
         models.architectures.refuse_too_large(model, like, what)
-    found = dataclasses.replace(found, step_cost=batch_size * (1.0 + model.num_branches))
+    kind = dataclasses.replace(kind, step_cost=batch_size * (1.0 + model.num_branches))
     if settings.base_model is None:
-        return found
-    of_base = dataclasses.replace(settings, model=settings.base_model)
-    base = make_model(dataclasses.replace(found, settings=of_base), dataset)
-    return dataclasses.replace(found, relative=training.relative_to(model, base, like))
+        return kind
+    base_settings = dataclasses.replace(settings, model=settings.base_model)
+    base = make_model(dataclasses.replace(kind, settings=base_settings), dataset)
+    return dataclasses.replace(kind, relative=training.relative_to(model, base, like))
 
 
 def _program(settings: RunSettings) -> str:
@@ -326,28 +300,21 @@ def _program(settings: RunSettings) -> str:
     values |= {name: bool(values[name]) for name in LIMITS}
     if settings.micro_batch >= settings.batch_size:
         values["micro_batch"] = 0
-    # Schemes that compile alike share their programs; the first of them stands for all.
-    if settings.scheme not in schemes.names():  # that of a network which is given
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
-    scheme = schemes.get(settings.scheme)
-    anatomy = scheme.anatomy
-    values["scheme"] = next(
-        name for name in schemes.names() if schemes.get(name).compiles_as == scheme.compiles_as
-    )
-    if not anatomy.has_batch_norm:
-        values["ghost_batch"] = values["bn_estimate_batches"] = 0
-    if not anatomy.dropout:
-        values["dropout"] = None
-    text = json.dumps(values, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    if settings.scheme in schemes.names():  # not that of a network which is given
+        # Schemes that compile alike share their programs; the first of them stands for all.
+        scheme = schemes.get(settings.scheme)
+        values["scheme"] = next(
+            name for name in schemes.names() if schemes.get(name).compiles_as == scheme.compiles_as
+        )
+        if not scheme.anatomy.has_batch_norm:
+            values["ghost_batch"] = values["bn_estimate_batches"] = 0
+        if not scheme.anatomy.dropout:
+            values["dropout"] = None
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def make_model(kind: Kind, dataset: data.Dataset) -> Any:
-    """The network of a run.
-
-    Raises:
-      ValueError: if there is none of that name, or it is not for images, or not for the scheme.
-    """
+    """The network of a run."""
     if kind.relative is not None:
         return kind.relative.model
     if kind.overrides.network is not None:
@@ -373,9 +340,6 @@ def make_model(kind: Kind, dataset: data.Dataset) -> Any:
 
 def drops_at(drops: str, num_steps: int) -> tuple[int, ...]:
     """The steps after which parts of a run are over.
-
-    Raises:
-      ValueError: if the text is no list of fractions in order.
 
     Example:
       >>> drops_at("0.3 0.6 0.8", 200 * 390)
@@ -495,27 +459,24 @@ class Sweep:
     @functools.cached_property
     def plans(self) -> tuple[Plan, ...]:
         """The runs, those of one program together, in the order of the grid otherwise."""
-        found = [self.task.plan(settings) for settings in points(self.axes, self.base)]
-        order: dict[str, int] = {}
-        for each in found:
-            order.setdefault(each.program, len(order))
-        return tuple(sorted(found, key=lambda each: order[each.program]))
+        plans = [self.task.plan(settings) for settings in points(self.axes, self.base)]
+        order = {name: place for place, name in enumerate(dict.fromkeys(p.program for p in plans))}
+        return tuple(sorted(plans, key=lambda plan: order[plan.program]))
 
     def count(self, rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
         """Of each program how many of some rows are points of the grid, which is not made."""
-        kinds = {_kind(vars(each.settings)): each for each in self.kinds}
-        swept = {name: frozenset(self.axes[name]) for name in NUMBERS if name in self.axes}
-        found: Counter[str] = Counter()
-        for row in rows:
-            kind = kinds.get(_kind(row))
-            if kind is None or row["data"] != self.task.fingerprint(row["dataset"]):
-                continue
-            if all(
-                row.get(name) in (swept.get(name) or (getattr(kind.settings, name),))
-                for name in NUMBERS
-            ):
-                found[kind.program] += 1
-        return found
+        allowed = {
+            name: frozenset(
+                self.axes.get(name) or {getattr(kind.settings, name) for kind in self.kinds}
+            )
+            for name in FIELDS
+        }
+        return Counter(
+            row["program"]
+            for row in rows
+            if all(row.get(name) in values for name, values in allowed.items())
+            and row["data"] == self.task.fingerprint(row["dataset"])
+        )
 
     @property
     def programs(self) -> frozenset[str]:
@@ -541,7 +502,6 @@ def make_sweep(
     Raises:
       ValueError: if a value is not in order, or does not fit the network or the data; the sentence
         names the field and the value.
-      OSError, ImportError: if a data set cannot be read.
 
     Example:
       >>> grid = make_sweep({"peak_lr": (0.1, 0.2), "seed": (0, 1)}, {"model": "wrn-10-1"})
@@ -562,17 +522,12 @@ def make_sweep(
             f"compile; expected at most {MOST_KINDS:,}."
         )
     task = ImageTask(load, tuple(swept(axes)) or SINGLE, overrides)
-    found = points(others, {**base, **first})
-    kinds = [task.kind(settings) for settings in found]
+    of_kinds = points(others, {**base, **first})
+    kinds = [task.kind(settings) for settings in of_kinds]
     for name in UNREAD:
-        refuse_without_effect(name, axes.get(name, (base.get(name),)), found)
-    refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), found)
+        refuse_without_effect(name, axes.get(name, (base.get(name),)), of_kinds)
+    refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), of_kinds)
     return Sweep(axes, base, tuple(kinds), task)
-
-
-def _kind(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The settings of a point in which no other one of its kind differs."""
-    return tuple(settings.get(name) for name in FIELDS if name not in NUMBERS)
 
 
 def refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[RunSettings]) -> None:

@@ -20,8 +20,8 @@ from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.training.callbacks import Callback
 
-MOST_RETRIES = 100
-"""How often a task is tried again; a wave that ends its process again and again fails before."""
+MOST_RETRIES = 20
+"""How often a task is tried again."""
 
 PAUSE = 0.5
 """Seconds between two looks at the tasks, and for so many times of a look at the rows."""
@@ -63,12 +63,12 @@ def submitter(address: str) -> Submit:
     return submit
 
 
-def slots(default: int) -> int:
+def slots() -> int:
     """How many tasks a cluster of Ray runs at a time: its GPUs, or its cores."""
     import ray
 
-    found = ray.cluster_resources()
-    return int(found.get("GPU", 0) or found.get("CPU", 0)) or default
+    resources = ray.cluster_resources()
+    return int(resources.get("GPU", 0) or resources.get("CPU", 0)) or 1
 
 
 def make_shard(
@@ -96,27 +96,27 @@ def make(
     There are ``count`` of them, unless the folder has some already. ``callback`` hears of the runs
     that have ended; if ``stop()``, the tasks that have begun are told to stop where they can be.
     """
-    there = [re.search(r"-of-(\d+)$", path.stem) for path in options.out.glob("rows-*.jsonl")]
-    count = next((int(match[1]) for match in there if match), count)
+    names = [re.search(r"-of-(\d+)$", path.stem) for path in options.out.glob("rows-*.jsonl")]
+    count = next((int(match[1]) for match in names if match), count)
     how = dataclasses.replace(options.execution, workers=options.execution.workers or 1)
     shards = [
         dataclasses.replace(options, shard=(index, count), execution=how) for index in range(count)
     ]
     futures = [submit(make_shard, shard, sweep.axes, sweep.base, keep) for shard in shards]
-    rows, told, looked = Rows(options.out), set[str](), 0.0
-    told |= set(rows.keys())
+    rows, looked = Rows(options.out), 0.0
+    over = set(rows.keys())
     while True:
-        over = all(future.done() for future in futures)
-        if over or time.monotonic() > looked:
+        is_over = all(future.done() for future in futures)
+        if is_over or time.monotonic() > looked:
             begun = time.monotonic()
-            found = rows.read()
+            there = rows.read()
             looked = begun + max(PAUSE, 20 * (time.monotonic() - begun))
             for plan in sweep.plans:
-                if plan.key in found and plan.key not in told:
-                    told.add(plan.key)
-                    row = found[plan.key]
+                if plan.key in there and plan.key not in over:
+                    over.add(plan.key)
+                    row = there[plan.key]
                     callback.on_run_end(plan.key, row["state"], row)
-        if over or stop():
+        if is_over or stop():
             break
         time.sleep(PAUSE / 10)
     for future in futures:
@@ -124,10 +124,10 @@ def make(
             future.result()
         else:
             future.cancel()
-    made = {plan.key: found[plan.key] for plan in sweep.plans if plan.key in found}
+    made = {plan.key: there[plan.key] for plan in sweep.plans if plan.key in there}
     seconds = sum(row["seconds"] or 0.0 for row in made.values())
     spent = {"computing": seconds, "compiling": 0.0, "outside": 0.0}
-    return Outcome(made, not over, spent, len(sweep.programs))
+    return Outcome(made, not is_over, spent, len(sweep.programs))
 
 
 __all__ = ["MOST_RETRIES", "Submit", "make", "make_shard", "slots", "submitter"]

@@ -61,10 +61,10 @@ class Overrides:
         scheme = self.scheme
         if scheme is None:
             return {}
-        found: dict[str, Any] = {"scheme": scheme.name}
+        values: dict[str, Any] = {"scheme": scheme.name}
         if scheme.name not in schemes.names():
-            found["scalar_factor"] = scheme.scalar_factor
-        return found
+            values["scalar_factor"] = scheme.scalar_factor
+        return values
 
 
 def overrides_of(

@@ -14,6 +14,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from nf_resnets import training
+from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.task import Task
 from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.program import Program
@@ -68,7 +70,9 @@ class Programs:
         self._callback.on_compile_begin(plan.program, plan.label)
         begun, slots = time.perf_counter(), 0
         try:
-            program = self.build(plan, runs_per_device)
+            program = self._task.build(
+                plan, self._mesh, runs_per_device=runs_per_device, vectorize=self._vectorize
+            )
             slots = program.slots
             future.set_result(program)
         except BaseException as error:
@@ -78,12 +82,6 @@ class Programs:
             self.seconds += seconds
             self.compiled += bool(slots)
         self._callback.on_compile_end(plan.program, seconds, slots)
-
-    def build(self, plan: Plan, runs_per_device: int = 1) -> Program:
-        """Compiles the program of a run."""
-        return self._task.build(
-            plan, self._mesh, runs_per_device=runs_per_device, vectorize=self._vectorize
-        )
 
     def get(self, name: Name) -> Program:
         """A program that the thread has acquired."""
@@ -100,36 +98,28 @@ class Programs:
 
 
 def step_seconds(
-    plan: Plan, rows: Sequence[Mapping[str, Any]], task: Task, programs: Programs
+    plan: Plan, rows: Sequence[Mapping[str, Any]], task: ImageTask, mesh: Mesh, vectorize: Any
 ) -> float:
     """The seconds of one step of one run, as the runs in the rows took, else measured now.
 
-    Args:
-      plan: of the run.
-      rows: of runs that are over.
-      task: what the runs are.
-      programs: compiles the program where no run of it is over.
+    Measured are steps of states of zeros, for which nothing but the steps has to be compiled.
     """
     times = [
         row["seconds"] / row["steps_done"]
         for row in rows
-        if row["program"] == plan.program
-        and row["state"] == "finished"
-        and row["seconds"]
-        and row["steps_done"]
+        if row["program"] == plan.program and row["state"] == "finished"
     ]
     if times:
         return statistics.median(times)
-    program, start = programs.build(plan), task.start(plan)
-    states: Any = program.empty()
-    for slot in range(program.slots):
-        states = program.begin(states, slot, start)
-    each = np.ones(program.slots, np.int32)
+    lowered = task.lower(plan, mesh, vectorize=vectorize)
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), lowered.args_info[0])
+    states, split = training.shard_runs(zeros[0], mesh), training.replicate(zeros[1], mesh)
+    once, steps = training.shard_runs(np.ones_like(zeros[2]), mesh), lowered.compile()
     for _ in range(8):
         begun = time.perf_counter()
-        states = jax.block_until_ready(program.steps(states, each).states)
+        states = jax.block_until_ready(steps(states, split, once).states)
         times.append(time.perf_counter() - begun)
-    return statistics.median(times) / program.slots
+    return statistics.median(times) / len(zeros[2])
 
 
 def store_programs(folder: Path) -> None:

@@ -39,17 +39,22 @@ class Result:
 
 def makers(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """On what devices and with which versions runs were made, how many, and when."""
-    found: dict[str, dict[str, Any]] = {}
+    by_machine: dict[str, dict[str, Any]] = {}
     for row in rows:
         what = dict(row.get("made", {}))
         date = what.pop("date", "")
-        maker = found.setdefault(
+        maker = by_machine.setdefault(
             json.dumps(what, sort_keys=True), {"first": date, **what, "last": date, "runs": 0}
         )
         maker["first"], maker["last"] = min(maker["first"], date), max(maker["last"], date)
         maker["runs"] += 1
-    return list(found.values())
+    return list(by_machine.values())
 
+
+METRICS = ("test_accuracy", "train_loss")
+
+MOST_CURVES = 100
+"""Runs whose curves are drawn."""
 
 STOPPED = "Stopped; all runs are kept where they stood, and the same command goes on."
 
@@ -59,30 +64,21 @@ def states_in_words(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {state}" for state, number in counts.items() if number)
 
 
-def curves_at_best(
-    rows: Sequence[Row], axes: Mapping[str, Any], rule: Rule
-) -> list[dict[str, Any]]:
+def _curves(rows: Sequence[Row], best: Sequence[Optimum]) -> list[dict[str, Any]]:
     """Training loss after every epoch of the runs at the best rates, at most of `MOST_CURVES`."""
-    found = []
-    for best in _best(rows, axes, rule)[0]:
-        if best.metric != METRICS[0] or best.best is None:
+    curves = []
+    for one in best:
+        if one.metric != METRICS[0] or one.best is None:
             continue
-        at_best = {**best.group, "peak_lr": best.best, "state": "finished"}
+        at_best = {**one.group, "peak_lr": one.best, "state": "finished"}
         for row in rows:
             if all(row[name] == at_best[name] for name in at_best):
                 history = row.get("history", ())  # a committed table has none
                 epochs = [each for each in history if each.get("train_loss") is not None]
                 curve = {name: [each[name] for each in epochs] for name in ("step", "train_loss")}
                 if len(epochs) > 1:
-                    found.append({"group": dict(best.group), **curve})
-    return found[:MOST_CURVES]
-
-
-METRICS = ("test_accuracy", "train_loss")
-
-
-MOST_CURVES = 100
-"""Runs whose curves are drawn."""
+                    curves.append({"group": dict(one.group), **curve})
+    return curves[:MOST_CURVES]
 
 
 def draw(
@@ -98,12 +94,14 @@ def draw(
     rows, axes = result.rows, result.axes
     if not rows:
         return []
-    best, names = _best(rows, axes, rule)
+    fields = [name for name in axes if name not in ("peak_lr", "seed")]
+    by = list(dict.fromkeys(["scheme", *fields, "batch_size"]))
+    best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by, rule=rule)]
     sizes = len(axes.get("batch_size", ())) > 1
     fits = regimes_of(best) if sizes else []
-    reached = _targets(rows, list(best[0].group), target) if sizes else []
+    reached = _targets(rows, by, target) if sizes else []
     falls = knees(reached)
-    found = plotting.SweepResults(
+    results = plotting.SweepResults(
         title=title,
         subtitle=in_one_line(rows, axes, result.base),
         rows=rows,
@@ -111,25 +109,15 @@ def draw(
         regimes=[dataclasses.asdict(fit) for fit in fits],
         chance=chance,
         command=command_of(axes, result.base),
-        curves=curves_at_best(rows, axes, rule),
+        curves=_curves(rows, best),
         facts={f"{maker['runs']} runs made": maker for maker in result.makers},
         failures=[row for row in rows if row["state"] in ("failed", "oom")],
-        names=names,
+        names={name: schemes.get(name).title for name in {row["scheme"] for row in rows}},
         isolations=[dataclasses.asdict(one) for one in _isolations(rows, axes, rule)],
         targets=[dataclasses.asdict(one) for one in reached],
         knees=[dataclasses.asdict(fit) for fit in falls],
     )  # fmt: skip
-    return plotting.sweep_figures(folder, found, failed=failed)
-
-
-def _best(
-    rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Sequence[Any]], rule: Rule
-) -> tuple[list[Optimum], dict[str, str]]:
-    """The best rates by both metrics, and what to call the schemes."""
-    fields = [name for name in axes if name not in ("peak_lr", "seed")]
-    by = list(dict.fromkeys(["scheme", *fields, "batch_size"]))
-    best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by, rule=rule)]
-    return best, {name: schemes.get(name).title for name in {row["scheme"] for row in rows}}
+    return plotting.sweep_figures(folder, results, failed=failed)
 
 
 def _targets(rows: Sequence[Row], by: Sequence[str], target: str) -> list[StepsToTarget]:
@@ -198,8 +186,7 @@ def in_one_line(
 def finish(result: Result, options: Options, *, title: str) -> int:
     """Draws everything, prints the table and the last words; returns the exit code.
 
-    It is 1 as well if a file could not be made, of which each is said with a sentence: the runs are
-    done, and what else can be made of them is result.
+    It is 1 as well if a file could not be made, which is said with a sentence: the runs are done.
     """
     folder = options.out.expanduser()
     faults = list(result.faults)
@@ -230,9 +217,6 @@ def finish(result: Result, options: Options, *, title: str) -> int:
     print()
     if "table.txt" in files:
         print((folder / "table.txt").read_text())
-    elif result.rows:
-        best, names = _best(result.rows, result.axes, options.best)
-        print(table([dataclasses.asdict(one) for one in best], names=names) + "\n")
     print(states_in_words(result.counts))
     if result.rows and result.counts.get("diverged") == len(result.rows):
         print("All runs diverged: lower the learning rates.")
@@ -280,6 +264,5 @@ def _time(result: Result) -> str:
 
 
 __all__ = [
-    "METRICS", "STOPPED", "Result", "curves_at_best", "draw", "finish", "in_one_line",
-    "states_in_words",
+    "METRICS", "STOPPED", "Result", "draw", "finish", "in_one_line", "makers", "states_in_words",
 ]  # fmt: skip

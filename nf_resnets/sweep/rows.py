@@ -63,17 +63,17 @@ class Rows:
 
     def read(self) -> dict[str, dict[str, Any]]:
         """The rows of all processes by key; the last one of a key counts."""
-        found: dict[str, dict[str, Any]] = {}
+        by_key: dict[str, dict[str, Any]] = {}
         self.damaged = []
         for path in sorted(self.folder.glob("rows-*.jsonl")):
             for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
                 text, mark, _ = line.rpartition(b',"crc":')
                 if mark and line == _with_crc(text):
                     row = json.loads(text + b"}")
-                    found[row["key"]] = row
+                    by_key[row["key"]] = row
                 elif line:
                     self.damaged.append(f"{path}, line {number}")
-        return found
+        return by_key
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Rows]:
@@ -122,8 +122,8 @@ class Rows:
 
     def retry(self) -> None:
         """Lets runs be made again that failed or ran out of memory."""
-        found = self.read().items()
-        self._over = {key for key, row in found if row["state"] not in ("failed", "oom")}
+        rows = self.read().items()
+        self._over = {key for key, row in rows if row["state"] not in ("failed", "oom")}
 
     def __contains__(self, key: str) -> bool:
         return key in self._over

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from jax.sharding import Mesh
 
 from nf_resnets.training.program import Program, Start
 from nf_resnets.training.run import Plan
 from nf_resnets.training.state import TrainState
+from nf_resnets.training.step import Vectorize
 
 
 class Task(Protocol):
     """What the runs of a sweep are."""
 
     def check(self, plan: Plan, devices_per_run: int) -> None:
-        """Refuses a run that cannot be spread over so many devices.
-
-        Raises:
-          ValueError: that says which number does not divide.
-        """
+        """Refuses a run that cannot be spread over so many devices, with a ``ValueError``."""
 
     def build(
-        self,
-        plan: Plan,
-        mesh: Mesh,
-        *,
-        runs_per_device: int = 1,
-        vectorize: Literal["auto", "vmap", "loop"] = "auto",
+        self, plan: Plan, mesh: Mesh, *, runs_per_device: int, vectorize: Vectorize
     ) -> Program:
         """Compiles the program of a run."""
 

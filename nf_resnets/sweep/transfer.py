@@ -70,7 +70,7 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
       >>> large.octaves, large.stays, round(large.cost, 3)
       (-1.0, False, 0.2)
     """
-    found = []
+    all_moves = []
     for group, same in along(optima, by):
         ordered = sorted(same, key=lambda one: one.group[by])
         base = ordered[0].best
@@ -89,8 +89,8 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
                 cost=cost,
                 diverged=there and there.diverged / (there.n + there.diverged),
             )  # fmt: skip
-            found.append(move)
-    return found
+            all_moves.append(move)
+    return all_moves
 
 
 def exponent(of: Sequence[Move]) -> float | None:

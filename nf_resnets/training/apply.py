@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 from nf_resnets import schemes
@@ -26,9 +25,7 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
         BatchNorm's slices, so that the numbers are those of one device.
 
     Raises:
-      ValueError: if ``model.bn_groups`` does not divide over the replicas; from the function, if
-        the network has BatchNorm and ``batch_stats`` is empty.
-      TypeError: if ``model`` is neither such a module nor a function.
+      ValueError: if ``model.bn_groups`` does not divide over the replicas.
     """
     if has_batch_norm(model):
         if model.bn_groups % shards:
@@ -38,7 +35,7 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
                 f"slice per part: bn_groups={shards})."
             )
         model = model.clone(bn_groups=model.bn_groups // shards)
-    return _apply_of(model, train=True)
+    return _module_apply(model, train=True) if isinstance(model, nn.Module) else model
 
 
 def eval_apply(model: Any) -> ApplyFn:
@@ -54,43 +51,7 @@ def eval_apply(model: Any) -> ApplyFn:
       (2, 10)
       (2, 10)
     """
-    return _apply_of(model, train=False)
-
-
-def _apply_of(model: Any, *, train: bool) -> ApplyFn:
-    if not isinstance(model, nn.Module):
-        if not callable(model):
-            raise TypeError(
-                f"model is a {type(model).__name__}; expected a Flax module or a function "
-                "apply(params, batch_stats, images, keys)."
-            )
-        return model  # type: ignore[no-any-return]
-    if not hasattr(model, "scheme"):
-        raise TypeError(
-            f"model is a {type(model).__name__}, no network of nf_resnets.models; expected one, or "
-            "a function apply(params, batch_stats, images, keys) that calls yours."
-        )
-    # A network that draws nothing does not look at them, and then they are not computed.
-    takes_keys = train and "keys" in inspect.signature(type(model).__call__).parameters
-
-    def apply(
-        params: Any, batch_stats: Any, images: jax.Array, keys: Any = None
-    ) -> tuple[Any, Any]:
-        options: dict[str, Any] = {"train": train} | ({"keys": keys} if takes_keys else {})
-        if not has_batch_norm(model):
-            return model.apply({"params": params}, images, **options), batch_stats
-        if not batch_stats:
-            raise ValueError(
-                "batch_stats is empty, and the network has BatchNorm; expected the statistics that "
-                "model.init returns with the parameters: create_state(..., batch_stats=...)."
-            )
-        variables = {"params": params, "batch_stats": batch_stats}
-        if not train:
-            return model.apply(variables, images, **options), batch_stats
-        logits, updated = model.apply(variables, images, mutable=["batch_stats"], **options)
-        return logits, updated["batch_stats"]
-
-    return apply
+    return _module_apply(model, train=False) if isinstance(model, nn.Module) else model
 
 
 class Functions(NamedTuple):
@@ -118,13 +79,16 @@ def functions_of(network: Any) -> Functions:
       TypeError: if it is neither.
 
     Example:
+      >>> import jax.numpy as jnp
       >>> linear = functions_of((lambda key: jnp.ones((4, 2)), lambda params, x: x @ params))
       >>> variables = linear.init(jax.random.key(0), jnp.ones((1, 4)))
       >>> linear.apply(variables["params"], {}, jnp.ones((3, 4)), None)[0].shape
       (3, 2)
     """
     if isinstance(network, nn.Module):
-        return _module_functions(network)
+        in_test = {"train": False} if "train" in _call_names(network) else {}
+        init = jax.jit(lambda key, images: network.init(key, images, **in_test))
+        return Functions(init, _module_apply(network, train=None))
     if isinstance(network, tuple) and len(network) == 2 and all(map(callable, network)):
         draw, call = network
         return Functions(
@@ -137,44 +101,30 @@ def functions_of(network: Any) -> Functions:
     )
 
 
-def _module_functions(module: nn.Module) -> Functions:
-    takes_train = "train" in inspect.signature(type(module).__call__).parameters
-    in_test: dict[str, Any] = {"train": False} if takes_train else {}
+def _call_names(module: nn.Module) -> Collection[str]:
+    return inspect.signature(type(module).__call__).parameters
 
-    def init(key: jax.Array, images: jax.Array) -> Any:
-        return module.init(key, images, **in_test)
 
-    def apply(params: Any, batch_stats: Any, images: jax.Array, keys: Any) -> tuple[Any, Any]:
+def _module_apply(module: nn.Module, train: bool | None) -> ApplyFn:
+    """Calls a module; where ``train`` is None, it trains where there are keys."""
+    names = _call_names(module)
+
+    def apply(
+        params: Any, batch_stats: Any, images: jax.Array, keys: Any = None
+    ) -> tuple[Any, Any]:
+        trains = keys is not None if train is None else train
+        options: dict[str, Any] = {"train": trains} if "train" in names else {}
+        if trains and "keys" in names:
+            options["keys"] = keys
+        elif trains and keys is not None:
+            options["rngs"] = {"dropout": keys[0]}
         variables = {"params": params} | ({"batch_stats": batch_stats} if batch_stats else {})
-        if keys is None:
-            return module.apply(variables, images, **in_test), batch_stats
-        options: Any = dict.fromkeys(in_test, True) | {"rngs": {"dropout": keys[0]}}
-        if not batch_stats:
+        if not trains or not batch_stats:
             return module.apply(variables, images, **options), batch_stats
         logits, new = module.apply(variables, images, mutable=["batch_stats"], **options)
         return logits, new["batch_stats"]
 
-    return Functions(jax.jit(init), apply)
-
-
-def called(apply_fn: ApplyFn, params: Any, batch_stats: Any, images: Any, keys: Any) -> Any:
-    """Calls a network, and refuses what is not logits ``[b, c]`` with statistics.
-
-    Raises:
-      TypeError: if it is not two values.
-      ValueError: if there are not logits for every image, which would be broadcast.
-    """
-    found = apply_fn(params, batch_stats, images, keys)
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        raise TypeError(
-            f"apply returned a {type(found).__name__}; expected two values, (logits, batch_stats)."
-        )
-    shape, count = jnp.shape(found[0]), images.shape[0]
-    if shape[:-1] != (count,):
-        raise ValueError(
-            f"logits of shape {list(shape)} found for {count} images; expected [{count}, classes]."
-        )
-    return found
+    return apply
 
 
 def has_batch_norm(model: Any) -> bool:

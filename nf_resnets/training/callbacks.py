@@ -27,11 +27,8 @@ class Callback(Protocol):
     def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
         """A run has reached a step.
 
-        Args:
-          key: of the run.
-          step: steps made.
-          curve: ``loss``, ``accuracy``, ``grad_norm``, ``update_norm`` of the steps since the last
-            call, float32 [n] each.
+        ``curve`` has ``loss``, ``accuracy``, ``grad_norm``, ``update_norm``, ... of the steps since
+        the last call, float32 [n] each.
         """
 
     def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
@@ -40,10 +37,7 @@ class Callback(Protocol):
     def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
         """A run is over, or could not begin.
 
-        Args:
-          key: of the run.
-          state: ``finished``, ``diverged``, ``oom`` or ``failed``.
-          result: its row.
+        ``state`` is ``finished``, ``diverged``, ``oom`` or ``failed``, ``result`` its row.
         """
 
     def on_message(self, text: str) -> None:

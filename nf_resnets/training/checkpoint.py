@@ -75,12 +75,12 @@ class Checkpoints:
         wanted = _named(like)
         for step in reversed(self.steps()):
             try:
-                found = self._read(step)
-                facts = json.loads(found.pop("facts").item())
+                arrays = self._read(step)
+                facts = json.loads(arrays.pop("facts").item())
                 # NumPy gives bfloat16 back as bytes of the same size.
-                leaves = {name: found.pop(name).view(leaf.dtype) for name, leaf in wanted.items()}
+                leaves = {name: arrays.pop(name).view(leaf.dtype) for name, leaf in wanted.items()}
                 shapes = {name: leaf.shape for name, leaf in leaves.items()}
-                if found or shapes != {name: leaf.shape for name, leaf in wanted.items()}:
+                if arrays or shapes != {name: leaf.shape for name, leaf in wanted.items()}:
                     raise ValueError("it has other leaves")
                 return step, jax.tree.unflatten(jax.tree.structure(like), leaves.values()), facts
             except Exception as error:  # whatever it is, the one before may be whole

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,9 +14,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.text import Text
 
 from nf_resnets.training.run import Plan
-
-MANY = 500
-"""Of more runs not each one gets a line: at most one line a second is printed."""
 
 MOST_BARS = 8
 """Runs that have a bar of their own."""
@@ -63,7 +59,6 @@ class Display:
         self._words: dict[str, dict[str, str]] = {}  # what stands on a run's bar
         self._steps: dict[str, int] = {}  # of each run that trains
         self._counts: Counter[str] = Counter()
-        self._printed = -math.inf
         self._is_gone = False  # whoever reads
 
     def __enter__(self) -> Display:
@@ -96,13 +91,12 @@ class Display:
     def on_compile_begin(self, program: str, label: str) -> None:
         """A program is being compiled."""
         with self._reader():
-            if len(self._plans) <= MANY:
-                self._print(f"compiling for {printable(label)}")
+            self._print(f"compiling for {printable(label)}")
 
     def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
         """A program is compiled, or could not be."""
         with self._reader():
-            if slots and len(self._plans) <= MANY:
+            if slots:
                 self._print(f"compiled in {duration_text(seconds)}")
 
     def on_run_begin(
@@ -170,9 +164,7 @@ class Display:
             over, all_ = self._counts.total(), len(self._plans)
             words = ", ".join(f"{n:,} {state}" for state, n in self._counts.items())
             self._bars.update(self._all, description=f"{_counted(all_)}: {words}")
-            due = all_ <= MANY or over == all_ or time.monotonic() > self._printed + 1
-            if all_ > 1 and due:
-                self._printed = time.monotonic()
+            if all_ > 1:
                 what = self._describe(result) if state == "finished" else state
                 what += f": {printable(result['message'])}" if result.get("message") else ""
                 label = printable(plan.label) if plan is not None else key[:8]
@@ -193,13 +185,9 @@ def _outcome(result: Mapping[str, Any]) -> str:
     return f"{percent(result.get('test_accuracy'))} ({seconds})"
 
 
-LONGEST_MESSAGE = 300
-"""Characters of a message that are shown."""
-
-
 def printable(text: str) -> str:
-    """One line without control characters, which a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:LONGEST_MESSAGE]
+    """At most 300 characters on one line, none of which a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]
 
 
 def percent(fraction: float | None) -> str:
@@ -224,6 +212,4 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
 
 
-__all__ = [
-    "LONGEST_MESSAGE", "MANY", "Display", "duration_text", "percent", "printable",
-]  # fmt: skip
+__all__ = ["Display", "duration_text", "percent", "printable"]

@@ -13,12 +13,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.data.augment import normalize
 from nf_resnets.data.batch import DeviceData, training_batch
-from nf_resnets.data.order import check_whole
 from nf_resnets.models.conv import never_stored
-from nf_resnets.training.apply import ApplyFn, called
+from nf_resnets.models.layers import GhostBatchNorm
+from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.loss import correct
-from nf_resnets.training.mesh import DATA, SWEEP, check_runs
-from nf_resnets.training.state import TrainState, is_counter
+from nf_resnets.training.mesh import DATA, SWEEP
+from nf_resnets.training.state import TrainState
 
 
 def make_evaluate(
@@ -30,7 +30,6 @@ def make_evaluate(
     if a label is no class. The split is cut into as few batches as ``batch_size`` allows, as equal
     as they can be; what the last one lacks is filled up with examples that do not count.
     """
-    check_whole(batch_size=batch_size)
     devices = mesh.shape[DATA]
     most = -(-batch_size // devices)
 
@@ -75,11 +74,7 @@ def over_runs(
         local_runs, mesh=mesh, in_specs=(per_run, per_run, spec or shared), out_specs=per_run
     )
 
-    def runs(state: Any, more: Any, data: Any) -> Any:
-        check_runs(jax.tree.leaves(state)[0].shape[0], mesh)
-        return sharded(state, more, data)
-
-    return jax.jit(runs, out_shardings=NamedSharding(mesh, shared if whole else per_run))
+    return jax.jit(sharded, out_shardings=NamedSharding(mesh, shared if whole else per_run))
 
 
 def batch_sums(
@@ -95,29 +90,26 @@ def batch_sums(
     ``counts`` is 0 for an example that only fills the batch.
     """
     with never_stored():
-        logits, _ = called(apply_fn, params, batch_stats, images, None)
+        logits, _ = apply_fn(params, batch_stats, images, None)
     logits = logits.astype(jnp.float32)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     # where, not a product: an example that does not count may have an infinite loss.
-    found = [jnp.where(counts > 0, each, 0.0).sum() for each in (losses, correct(logits, labels))]
-    return jnp.stack([*found, counts.sum()])
+    sums = [jnp.where(counts > 0, each, 0.0).sum() for each in (losses, correct(logits, labels))]
+    return jnp.stack([*sums, counts.sum()])
 
 
 def make_estimate_batch_stats(
-    apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int, batches: int, momentum: float | None = None
+    apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int, batches: int
 ) -> Callable[[TrainState, jax.Array, DeviceData], Any]:
     """Compiles ``estimate(states, orders, data)``, BatchNorm's statistics at the last parameters.
 
     Running statistics forget with a factor of 0.9 a step; after few steps of a deep network that
     still moves fast they are those of a network that is gone. Here mean and variance are averages
     over the first ``batches`` of the orders int32 [R, N], not augmented: ``mean = sum_i mean_i /
-    batches``, likewise the variance. Whole numbers among the statistics stay as they are.
-    ``momentum`` is what a step keeps of the running statistics; None finds it for each of them,
-    from two updates.
+    batches``, likewise the variance. The network is one of this library.
 
     Source: the precise BatchNorm of Wu, Johnson, *Rethinking "Batch" in BatchNorm*, 2021.
     """
-    check_whole(batches=batches, batch_size=batch_size)
 
     def one_run(state: TrainState, order: jax.Array, data: DeviceData) -> Any:
         nothing = jax.tree.map(jnp.zeros_like, state.batch_stats)
@@ -129,21 +121,10 @@ def make_estimate_batch_stats(
             )
             _, updated = apply_fn(state.params, nothing, batch["image"], batch["keys"])
             # From 0, an update of the running statistics adds this fraction of the batch's.
-            if momentum is not None:
-                return jax.tree.map(lambda value: value / (1 - momentum), updated)
-            # From what is as large as that, the difference is a fraction of it that float32 keeps.
-            start = jax.tree.map(lambda new: jnp.maximum(jnp.abs(new), 1), updated)
-            _, again = apply_fn(state.params, start, batch["image"], batch["keys"])
-            return jax.tree.map(
-                lambda new, then, before: new / (1 - (then - new) / before), updated, again, start
-            )
+            return jax.tree.map(lambda value: value / (1 - GhostBatchNorm.momentum), updated)
 
-        found = lax.map(one_batch, jnp.arange(batches))
-        means = lax.pmean(jax.tree.map(lambda value: value.mean(axis=0), found), DATA)
-        return jax.tree.map(
-            lambda mean, given: given if is_counter(given) else mean.astype(given.dtype),
-            means, state.batch_stats,
-        )  # fmt: skip
+        of_batches = lax.map(one_batch, jnp.arange(batches))
+        return lax.pmean(jax.tree.map(lambda value: value.mean(axis=0), of_batches), DATA)
 
     return over_runs(one_run, mesh)
 

@@ -23,56 +23,32 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
     Where the mesh's ``sweep`` axis extends over processes, several read the same rows.
     """
-    if batch_size < 1 or batch_size % mesh.shape[DATA]:
-        raise ValueError(
-            f"batch_size={batch_size} does not divide evenly over the {mesh.shape[DATA]} devices "
-            "of the mesh's data axis."
-        )
     slices = _sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     rows = {row for each in slices if each for row in range(*each[0].indices(batch_size))}
-    if not rows:
-        raise ValueError("no device of the mesh belongs to this process; expected at least one.")
     return np.array(sorted(rows))
 
 
 class DeviceIterator:
     """Puts a host's batches, in the order of its :func:`local_rows`, on the devices of a mesh."""
 
-    def __init__(self, batches: Iterator[dict[str, Any]], mesh: Mesh, batch_size: int) -> None:
-        self._batches = batches
-        self._rows = local_rows(mesh, batch_size)
-        self._batch_size = batch_size
-        self._sharding = _sharding(mesh)
+    def __init__(self, batches: Iterator[dict[str, Any]], mesh: Mesh) -> None:
+        self._batches, self._sharding = batches, _sharding(mesh)
 
     def __iter__(self) -> DeviceIterator:
         return self
 
     def __next__(self) -> dict[str, jax.Array]:
-        batch = next(self._batches)
-        return {name: self._put(name, np.asarray(values)) for name, values in batch.items()}
+        # On a CPU arrays would share the memory, into which a loader may read its next batch.
+        return {
+            name: jax.make_array_from_process_local_data(self._sharding, np.array(values))
+            for name, values in next(self._batches).items()
+        }
 
     def close(self) -> None:
         """Ends what reads ahead."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
-
-    def _put(self, name: str, values: np.ndarray) -> jax.Array:
-        if values.shape[:1] != self._rows.shape:
-            raise ValueError(
-                f"{name} of shape {values.shape} found in a batch; expected {len(self._rows)} "
-                "examples, those that this process's devices hold."
-            )
-        shape = (self._batch_size, *values.shape[1:])
-        return jax.make_array_from_callback(
-            shape, self._sharding, lambda at: self._part(values, at)
-        )
-
-    def _part(self, values: np.ndarray, index: Any) -> np.ndarray:
-        start, stop, _ = index[0].indices(self._batch_size)
-        first = int(np.searchsorted(self._rows, start))
-        # On a CPU the array would share the memory, into which a loader may read its next batch.
-        return values[first : first + stop - start].copy()
 
 
 def _sharding(mesh: Mesh) -> NamedSharding:

@@ -14,8 +14,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import data
-from nf_resnets.data.order import check_whole
-from nf_resnets.models.layers import GhostBatchNorm
 from nf_resnets.training import hosts
 from nf_resnets.training.apply import eval_apply, has_batch_norm, train_apply
 from nf_resnets.training.evaluate import make_estimate_batch_stats, make_evaluate
@@ -52,19 +50,13 @@ class ImageTraining:
       bn_estimate_batches: how many training batches BatchNorm's statistics are estimated from
         before each test; 0 to test with the running averages.
       eval_batch_size: examples in a batch of a test.
-      draw: the standard initialisation that the schemes start from
-        (:func:`nf_resnets.training.draw_params`).
+      draw: the weights that the schemes start from (:func:`nf_resnets.training.draw_params`).
       label_smoothing: the fraction of a label that is spread over all classes.
       average_decay: the decay of a moving average of the parameters, which is then tested in their
         place; None for no average.
-      calibration_examples: training images that data-dependent schemes look at before the first
-        step.
-      gradient_noise: whether the curve has the gradient's signal and noise as well, estimated in
-        every step from the micro-batches of all devices.
-
-    Raises:
-      TypeError: if a number of examples, parts or batches is not whole.
-      ValueError: if ``bn_estimate_batches`` is below 0.
+      calibration_examples: training images that data-dependent schemes look at.
+      gradient_noise: whether the curve has the gradient's signal and noise as well
+        (:func:`nf_resnets.training.replica_step`).
     """
 
     batch_size: int
@@ -78,18 +70,6 @@ class ImageTraining:
     average_decay: float | None = None
     calibration_examples: int = CALIBRATION_EXAMPLES
     gradient_noise: bool = False
-
-    def __post_init__(self) -> None:
-        check_whole(
-            batch_size=self.batch_size,
-            micro_batches=self.micro_batches,
-            bn_estimate_batches=self.bn_estimate_batches,
-            eval_batch_size=self.eval_batch_size,
-            calibration_examples=self.calibration_examples,
-        )
-        for name, least in (("bn_estimate_batches", 0), ("calibration_examples", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} found; expected at least {least}.")
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -129,9 +109,7 @@ def image_program(
       ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis, the
         parameters of a state are those of another network, or the state has no average and
         ``training.average_decay`` asks for one.
-      TypeError: if ``dataset`` or ``example`` is none, or ``runs_per_device`` no whole number.
     """
-    check_whole(runs_per_device=runs_per_device)
     if training.average_decay is not None and getattr(example, "average", 0) is None:
         raise ValueError(
             f"average_decay={training.average_decay} found with a state that has no average; "
@@ -152,7 +130,6 @@ def image_program(
 
         return steps
 
-    splits = (train_split, test_split)
     return build(
         mesh,
         _initial(model, dataset, optimizer, training),
@@ -160,7 +137,7 @@ def image_program(
         slots=mesh.shape[SWEEP] * runs_per_device,
         batch=lambda: first_images(dataset, training.calibration_examples),
         compile_steps=compile_steps,
-        make_test=functools.partial(image_test, model, dataset, mesh, training, splits=splits),
+        make_test=functools.partial(image_test, model, mesh, training, (train_split, test_split)),
         num_steps=training.num_steps,
         model=model,
         steps_per_epoch=data.steps_per_epoch(len(dataset.train.labels), training.batch_size),
@@ -184,28 +161,6 @@ def lower_image_steps(
     The devices of the mesh need not be there: with those of a topology,
     :func:`nf_resnets.topology.topology_devices`, ``.compile()`` compiles for chips that this
     machine does not have. The arguments are those of :func:`image_program`.
-
-    Example:
-      >>> import optax
-      >>> from nf_resnets import training
-      >>> def apply(params, batch_stats, images, keys):
-      ...     return images.reshape(len(images), -1) @ params["head"]["kernel"], batch_stats
-      >>> def optimizer(hyper):
-      ...     return optax.sgd(hyper["learning_rate"])
-      >>> images = np.arange(160, dtype=np.uint8).reshape(10, 4, 4, 1)
-      >>> dataset = data.from_arrays(images, np.arange(10) % 2)
-      >>> mesh = training.make_mesh(devices=jax.devices()[:1])
-      >>> settings = ImageTraining(batch_size=4, num_steps=8)
-      >>> state = training.create_state(
-      ...     {"head": {"kernel": jnp.zeros((16, 2))}}, optimizer, {"learning_rate": 0.1})
-      >>> lowered = lower_image_steps(apply, dataset, optimizer, mesh, settings, state)
-      >>> "while" in lowered.as_text()
-      True
-      >>> first_images(dataset, 3).shape, device_splits(dataset, mesh)[1].labels.shape
-      ((3, 4, 4, 1), (2,))
-      >>> test = image_test(apply, dataset, mesh, settings)
-      >>> test(training.stack([state]))["accuracy"].tolist()  # doctest: +SKIP
-      [0.5]
     """
     whole = NamedSharding(mesh, PartitionSpec())
     split = jax.tree.map(
@@ -263,11 +218,6 @@ def _lower(
 
 def device_splits(dataset: data.Dataset, mesh: Mesh) -> tuple[data.DeviceData, data.DeviceData]:
     """Training and test split, whole on every device of a mesh."""
-    if not isinstance(dataset, data.Dataset):
-        raise TypeError(
-            f"dataset is a {type(dataset).__name__}; expected a data.Dataset, as data.load and "
-            "data.from_arrays make it."
-        )
     train, test = (
         replicate(data.DeviceData.of(dataset, split), mesh)
         for split in (dataset.train, dataset.test)
@@ -283,14 +233,12 @@ def first_images(dataset: data.Dataset, count: int = CALIBRATION_EXAMPLES) -> np
 
 def image_test(
     model: Any,
-    dataset: data.Dataset,
     mesh: Mesh,
     training: ImageTraining,
+    splits: tuple[data.DeviceData, data.DeviceData],
     states: TrainState | None = None,
-    *,
-    splits: tuple[data.DeviceData, data.DeviceData] | None = None,
 ) -> Callable[[TrainState], Mapping[str, np.ndarray]]:
-    """Makes the ``test`` of :func:`image_program`; the arguments are the same.
+    """Makes the ``test`` of :func:`image_program`; ``splits`` are those of :func:`device_splits`.
 
     It is compiled for ``states`` at once, or else by its first call. With another
     ``bn_estimate_batches`` it is a second test for the runs of a program.
@@ -298,17 +246,15 @@ def image_test(
     Returns:
       ``test(states)`` gives ``accuracy`` and ``loss`` on the test split, float32 [R].
     """
-    train_split, test_split = splits or device_splits(dataset, mesh)
+    train_split, test_split = splits
     evaluate: Any = make_evaluate(eval_apply(model), mesh, batch_size=training.eval_batch_size)
     estimate: Any = None
-    # A function of a user's may have statistics: its state tells.
-    if training.bn_estimate_batches and (has_batch_norm(model) or not hasattr(model, "init")):
+    if training.bn_estimate_batches and has_batch_norm(model):
         estimate = make_estimate_batch_stats(
             train_apply(model, shards=mesh.shape[DATA] * training.micro_batches),
             mesh,
             batch_size=training.batch_size // training.micro_batches,
             batches=training.bn_estimate_batches * training.micro_batches,
-            momentum=GhostBatchNorm.momentum if has_batch_norm(model) else None,
         )
         examples = train_split.labels.shape[0]
         orders = jax.jit(
@@ -319,8 +265,7 @@ def image_test(
     def arguments(states: TrainState) -> tuple[TrainState, Any]:
         """The states to test, and the orders of the batches if there is something to estimate."""
         states = dataclasses.replace(states, params=states.tested_params)
-        is_estimated = estimate is not None and jax.tree.leaves(states.batch_stats)
-        return states, orders(states.seed) if is_estimated else None
+        return states, None if estimate is None else orders(states.seed)
 
     if states is not None:
         states, order = arguments(states)

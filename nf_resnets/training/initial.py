@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -38,37 +37,19 @@ def draw_params(model: Any, scheme: schemes.Scheme, params: Any, key: Any, draw:
     return scheme.init(init.he(params, key, mode=draw), model.num_branches)
 
 
-def refuse_other_anatomy(model: Any, scheme: schemes.Scheme) -> None:
-    """Refuses a scheme whose networks have other parts than this one."""
-    own = schemes.get(model.scheme)
-    for field in dataclasses.fields(schemes.Anatomy):
-        here, there = (getattr(each.anatomy, field.name) for each in (own, scheme))
-        # Two functions of the branches may give the same constants.
-        if here != there and not (callable(here) and callable(there)):
-            raise ValueError(
-                f"the scheme {scheme.name!r} has {field.name}={there}, and the network's, "
-                f"{own.name!r}, has {here}; expected a scheme with the network's anatomy."
-            )
-
-
 def refuse_other_params(model: Any, example: tuple[Any, ...], params: Any) -> None:
     """Refuses parameters of another network: Flax takes leaves that a network does not have."""
     shapes = jax.eval_shape(model.init, jax.random.key(0), *example)["params"]
-    found, expected = (
+    given, expected = (
         {
             (roles.path_name(path), leaf.shape)
-            for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         }
         for tree in (params, shapes)
     )
-    for name, shape in sorted(found ^ expected):
-        where, other = "params", "network"
-        if (name, shape) in expected:
-            where, other = other, where
-        raise ValueError(
-            f"leaf {name!r} {list(shape)} is in the {where} and not in the {other}; expected the "
-            f"parameters of this {type(model).__name__}."
-        )
+    for name, shape in sorted(given ^ expected):
+        where, other = ("params", "network") if (name, shape) in given else ("network", "params")
+        raise ValueError(f"leaf {name!r} {list(shape)} is in the {where} and not in the {other}.")
 
 
 def make_initial(
@@ -92,33 +73,11 @@ def make_initial(
       ``initial(scheme, seed, hyper, alpha, branch_scale, batch)``: ``alpha`` is NaN where the
       scheme says what its scalars start from; ``batch`` are the images that a data-dependent scheme
       looks at, None for another scheme, or to leave that out.
-
-    Example:
-      >>> import jax.numpy as jnp, optax
-      >>> from nf_resnets import models
-      >>> model = models.WideResNet(depth=10, scheme="fixup", stem_channels=4)
-      >>> fixup, hyper = schemes.get("fixup"), {"learning_rate": 0.1}
-      >>> initial = make_initial(
-      ...     model, (jnp.ones((1, 8, 8, 3)),), lambda hyper: optax.sgd(hyper["learning_rate"]))
-      >>> state = jax.eval_shape(
-      ...     lambda *numbers: initial(fixup, 0, hyper, *numbers, None),
-      ...     jnp.float32(jnp.nan), jnp.float32(1.0))
-      >>> state.params["head"]["kernel"].shape
-      (16, 10)
-      >>> draw = lambda params: draw_params(model, fixup, params, jax.random.key(0), "fan_out")
-      >>> jax.eval_shape(draw, state.params)["head"]["kernel"].shape
-      (16, 10)
     """
 
     def initial(
         scheme: schemes.Scheme, seed: Any, hyper: Any, alpha: Any, branch_scale: Any, batch: Any
     ) -> TrainState:
-        if not hasattr(model, "init"):
-            raise TypeError(
-                f"a training.Start found with a {type(model).__name__} for a model; expected a "
-                "state, as training.create_state makes it."
-            )
-        refuse_other_anatomy(model, scheme)
         key = jax.random.key(seed)
         variables = model.init(key, *example)
         params = draw_params(model, scheme, variables["params"], key, draw)

@@ -32,8 +32,7 @@ def cross_entropy(
       float32 [b].
 
     Raises:
-      ValueError: if ``label_smoothing`` is outside its range, or labels are not one integer for
-        each example.
+      ValueError: if labels are not one integer for each example.
 
     Source: Szegedy et al., *Rethinking the Inception Architecture*, CVPR 2016, section 7; Zhang,
     Cisse, Dauphin, Lopez-Paz, *mixup*, ICLR 2018, section 2.
@@ -45,10 +44,6 @@ def cross_entropy(
       >>> round(float(cross_entropy(logits, batch, label_smoothing=0.1)[0]), 4)
       0.2269
     """
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(
-            f"label_smoothing={label_smoothing} found; expected 0 <= label_smoothing < 1."
-        )
     logits = logits.astype(jnp.float32)
 
     def of(name: str) -> jax.Array:

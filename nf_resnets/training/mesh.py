@@ -42,15 +42,6 @@ def make_mesh(
     return jax.make_mesh((sweep, count), (SWEEP, DATA), axis_types=axis_types, devices=devices)
 
 
-def check_runs(runs: int, mesh: Mesh) -> None:
-    """Refuses a number of runs that does not divide over the mesh's ``sweep`` axis."""
-    if runs < 1 or runs % mesh.shape[SWEEP]:
-        raise ValueError(
-            f"{runs} runs found; expected a multiple of {mesh.shape[SWEEP]}, the devices of the "
-            "mesh's sweep axis."
-        )
-
-
 def stack(trees: list[Any]) -> Any:
     """Stacks trees of one structure along a new leading axis ``[R, ...]``.
 
@@ -77,13 +68,7 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 
 
 def shard_runs(tree: Any, mesh: Mesh) -> Any:
-    """Shards the leading axis ``[R, ...]`` of every leaf over the mesh's ``sweep`` axis.
-
-    Raises:
-      ValueError: if ``R`` is no multiple of the ``sweep`` axis.
-    """
-    for leaf in jax.tree.leaves(tree):
-        check_runs(np.shape(leaf)[0], mesh)
+    """Shards the leading axis ``[R, ...]`` of every leaf over the mesh's ``sweep`` axis."""
     return _put(tree, NamedSharding(mesh, PartitionSpec(SWEEP)))
 
 
@@ -101,6 +86,4 @@ def _put(tree: Any, sharding: NamedSharding) -> Any:
     return jax.tree.map(put, tree)
 
 
-__all__ = [
-    "DATA", "SWEEP", "check_runs", "make_mesh", "replicate", "shard_runs", "stack", "unstack",
-]  # fmt: skip
+__all__ = ["DATA", "SWEEP", "make_mesh", "replicate", "shard_runs", "stack", "unstack"]

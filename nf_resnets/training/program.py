@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -14,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nf_resnets import schemes
+from nf_resnets import roles, schemes
 from nf_resnets.data.order import check_seed
 from nf_resnets.training import hosts
 from nf_resnets.training.mesh import SWEEP, unstack
-from nf_resnets.training.state import TrainState, refuse_other_leaves
+from nf_resnets.training.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,6 @@ class Start:
       hyper: the numbers that the optimizer takes.
       alpha: what the scalars of SkipInit's branches start from; None for what the scheme says.
       branch_scale: what the weights inside the branches are multiplied by after initialisation.
-
     """
 
     scheme: schemes.Scheme
@@ -122,7 +122,6 @@ def build(
     batch: Callable[[], Any],
     compile_steps: Callable[[Any], Callable[[TrainState, np.ndarray], Steps]],
     make_test: Callable[[TrainState], Callable[[TrainState], Mapping[str, np.ndarray]]],
-    num_steps: int,
     **fields: Any,
 ) -> Program:
     """Compiles the functions that every program has, those that fill and read its slots.
@@ -135,11 +134,8 @@ def build(
       batch: ``batch()`` gives the batch on which data-dependent schemes are calibrated.
       compile_steps: ``compile_steps(states)`` compiles ``steps`` for states of these shapes.
       make_test: ``make_test(states)`` makes ``test`` for states of these shapes.
-      num_steps: steps of a run.
       **fields: the other attributes of the program.
     """
-    if not isinstance(num_steps, int | np.integer) or num_steps < 1:
-        raise ValueError(f"num_steps={num_steps!r} found; expected at least 1, a whole number.")
     per_run, shared = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((SWEEP,), ()))
     stacked = state_shapes(mesh, initial, example, slots)
     # These functions are called once a run: compiling them takes longer than running them.
@@ -165,10 +161,9 @@ def build(
 
     def put(states: TrainState, slot: int, state: Any) -> TrainState:
         # Written into its slot, another shape would be broadcast and another dtype cast.
-        refuse_other_leaves(
-            state, like, lambda leaf: f"{list(leaf.shape)} {leaf.dtype}",
-            of="the state", as_in="in the state that the program was compiled for",
-        )  # fmt: skip
+        for given, expected in itertools.zip_longest(_leaves(state), _leaves(like)):
+            if given != expected:
+                raise ValueError(f"a state with {given} found; expected {expected}, as compiled.")
         return put_one(states, np.int32(slot), state)
 
     def take(states: TrainState, slot: int) -> Any:
@@ -190,8 +185,8 @@ def build(
         states = begin(states, 0, example)
     test = make_test(put(states, 0, take(states, 0)))
     return Program(
-        mesh=mesh, slots=slots, num_steps=num_steps, like=like, empty=empty, begin=begin, put=put,
-        take=take, steps=steps, test=test, compile_seconds=time.perf_counter() - started, **fields,
+        mesh=mesh, slots=slots, like=like, empty=empty, begin=begin, put=put, take=take,
+        steps=steps, test=test, compile_seconds=time.perf_counter() - started, **fields,
     )  # fmt: skip
 
 
@@ -202,11 +197,6 @@ def state_shapes(
 
     The mesh may be of a topology, whose devices this machine does not have.
     """
-    if not isinstance(example, Start | TrainState):
-        raise TypeError(
-            f"example is a {type(example).__name__}; expected a training.Start, or a state as "
-            "training.create_state makes it."
-        )
     if isinstance(example, TrainState):
         like = jax.eval_shape(lambda: example)
     else:
@@ -220,6 +210,13 @@ def state_shapes(
 def quick_compile(device: jax.Device) -> dict[str, Any] | None:
     """Compiler options for functions that run rarely: on a CPU, no optimisation."""
     return {"xla_backend_optimization_level": 0} if device.platform == "cpu" else None
+
+
+def _leaves(tree: Any) -> list[str]:
+    return [
+        f"{roles.path_name(path)} {list(leaf.shape)} {leaf.dtype}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
 
 
 def _numbers(start: Start) -> tuple[Any, ...]:

@@ -104,14 +104,14 @@ class Run:
         """
         length = max(1, -(-len(self.curve) // points))
         starts = range(0, self.step, length)
-        found: dict[str, list[float]] = {
+        means: dict[str, list[float]] = {
             "step": [min(start + length, self.step) for start in starts]
         }
         for name in self.metrics:
             values = self.column(name).tolist()
             parts = [values[start : start + length] for start in starts]
-            found[name] = [sum(part) / len(part) for part in parts]
-        return found
+            means[name] = [sum(part) / len(part) for part in parts]
+        return means
 
     def measures(self, points: int) -> dict[str, Any]:
         """What a run's row has of its curve."""
@@ -127,11 +127,7 @@ class Run:
 
 
 def refuse_labels(metrics: Mapping[str, float], where: str) -> None:
-    """Tells labels that are no class from divergence: only they make the accuracy NaN.
-
-    Raises:
-      ValueError: if the accuracy is NaN; it names the batch or split that is ``where``.
-    """
+    """Tells labels that are no class from divergence: only they make the accuracy NaN."""
     if math.isnan(metrics.get("accuracy", 0.0)):
         raise ValueError(
             f"a label in {where} is no class of the network; expected 0 <= label < num_classes "

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from nf_resnets import roles
 from nf_resnets.data.order import check_seed
 
 OptimizerFn = Any
@@ -34,8 +31,6 @@ class Average(NamedTuple):
 
 def start_average(params: Any, decay: Any) -> Average:
     """The average before the first step: the parameters themselves."""
-    if not isinstance(decay, jax.core.Tracer) and not 0 <= np.float32(decay) < 1:
-        raise ValueError(f"average_decay={decay} found; expected 0 <= average_decay < 1.")
 
     def copied(leaf: Any) -> jax.Array:
         # The parameters' own arrays are given up to the first step, and cannot be given up twice.
@@ -108,12 +103,8 @@ def create_state(
       hyper: the numbers of the run.
       batch_stats: BatchNorm's running statistics, if there are any.
       seed: from which data order and augmentation follow, in ``[0, 2**32)``; it may be traced.
-      average_decay: how much of the parameters' moving average a step keeps, in ``[0, 1)``
-        (``moved_average``); None for no average.
-
-    Raises:
-      ValueError: if ``average_decay`` or ``seed`` is outside its range.
-      TypeError: if ``seed`` is no whole number, or a parameter no floating-point one; it is named.
+      average_decay: how much of the parameters' moving average a step keeps, in ``[0, 1)``; None
+        for no average.
 
     Example:
       >>> state = create_state({"w": jnp.ones(3)}, lambda hyper: optax.sgd(hyper["learning_rate"]),
@@ -121,21 +112,10 @@ def create_state(
       >>> int(state.step)
       0
     """
-    if not callable(optimizer):
-        raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}; expected a function of the run's numbers, "
-            "such as lambda hyper: optax.adam(hyper['learning_rate'])."
-        )
     check_seed(seed)
     numbers = {name: jnp.asarray(value, jnp.float32) for name, value in hyper.items()}
     transformation: optax.GradientTransformation = optimizer(numbers)
     params = _strong(params)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise TypeError(
-                f"leaf {roles.path_name(path)!r} of params has dtype {leaf.dtype}; expected a "
-                "floating-point one, for a step trains every leaf (batch_stats may hold counters)."
-            )
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         seed=jnp.asarray(seed, jnp.uint32),
@@ -158,26 +138,7 @@ def is_counter(leaf: Any) -> bool:
     return not jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
-def refuse_other_leaves(
-    found: Any, expected: Any, describe: Callable[[Any], str], of: str, as_in: str
-) -> None:
-    """Refuses a tree whose leaves have other names than another's, or are described otherwise."""
-    here, there = (
-        {
-            roles.path_name(path): describe(leaf)
-            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        }
-        for tree in (found, expected)
-    )
-    for name in [*there, *here]:
-        if here.get(name) != there.get(name):
-            raise ValueError(
-                f"leaf {name!r} of {of} is {here.get(name, 'not there')}; expected "
-                f"{there.get(name, 'none')}, as {as_in}."
-            )
-
-
 __all__ = [
     "Average", "OptimizerFn", "TrainState", "create_state", "is_counter", "moved_average",
-    "refuse_other_leaves", "start_average",
+    "start_average",
 ]  # fmt: skip

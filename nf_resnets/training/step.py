@@ -13,17 +13,10 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.analysis.noise_scale import pair_estimates, squared_norm
-from nf_resnets.data.order import check_whole
-from nf_resnets.training.apply import ApplyFn, called
+from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.loss import correct, cross_entropy
-from nf_resnets.training.mesh import DATA, SWEEP, check_runs, stack, unstack
-from nf_resnets.training.state import (
-    OptimizerFn,
-    TrainState,
-    is_counter,
-    moved_average,
-    refuse_other_leaves,
-)
+from nf_resnets.training.mesh import DATA, SWEEP, stack, unstack
+from nf_resnets.training.state import OptimizerFn, TrainState, is_counter, moved_average
 
 Metrics = dict[str, jax.Array]
 Vectorize = Literal["auto", "vmap", "loop"]
@@ -52,12 +45,12 @@ def replica_step(
       batch: ``image`` float32 [b, H, W, C] and ``label`` int32 [b], this replica's part. Networks
         with dropout also need ``keys`` [b], a PRNG key for each image. Images mixed by mixup have a
         second label, ``other_label`` int32 [b], and ``fraction`` float32 [b], the weight of
-        ``label``; that of ``other_label`` is ``1 - fraction``.
+        ``label``.
       apply_fn: ``apply(params, batch_stats, images, keys) -> (logits, batch_stats)``.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       axis_name: the mapped axis whose members share the batch; None for one replica.
-      micro_batches: how many equal parts the replica's batch is cut into. They are computed one
-        after another, to save memory; the gradients are those of the whole batch.
+      micro_batches: how many equal parts the replica's batch is cut into, computed one after
+        another to save memory; the gradients are those of the whole batch.
       label_smoothing: the fraction of a label that is spread over all classes.
       gradient_noise: whether to estimate the gradient's signal and noise from the micro-batches of
         all replicas (:func:`nf_resnets.analysis.pair_estimates`), of which there are two or more.
@@ -66,12 +59,6 @@ def replica_step(
       The new state, and ``loss``, ``accuracy``, ``grad_norm`` and ``update_norm`` of the whole
       batch, float32 []; ``gradient_signal`` and ``gradient_noise`` where they are asked for. A
       mixed image adds to the accuracy the weight of the label that is predicted.
-
-    Raises:
-      ValueError: if the batch does not divide into the micro-batches, or is one for all that
-        ``gradient_noise`` is to be estimated, ``label_smoothing`` is not in ``[0, 1)``, or what
-        ``apply_fn`` returns has other logits than ``[b, c]`` or other statistics than it was given.
-      TypeError: if ``apply_fn`` does not return two values.
 
     Example:
       >>> import optax
@@ -90,8 +77,7 @@ def replica_step(
     """
 
     def loss_fn(params: Any, part: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, Any]]:
-        found = called(apply_fn, params, state.batch_stats, part["image"], part.get("keys"))
-        logits, batch_stats = found
+        logits, batch_stats = apply_fn(params, state.batch_stats, part["image"], part.get("keys"))
         losses = cross_entropy(logits, part, label_smoothing=label_smoothing)
         return losses.mean(), (_correct(logits, part).mean(), batch_stats)
 
@@ -120,13 +106,8 @@ def replica_step(
 
 def noise_metrics(square: jax.Array, grads: Any, part: int, batch: int) -> Metrics:
     """The estimates of a step from the mean squared gradient of its parts and the whole one's."""
-    if part == batch:
-        raise ValueError(
-            f"gradient_noise=True found for a batch of {batch} in one part; expected micro-batches,"
-            " or several devices."
-        )
-    found = pair_estimates(square, squared_norm(grads), small_batch=part, large_batch=batch)
-    return dict(zip(NOISE, found, strict=True))
+    pair = pair_estimates(square, squared_norm(grads), small_batch=part, large_batch=batch)
+    return dict(zip(NOISE, pair, strict=True))
 
 
 NOISE = ("gradient_signal", "gradient_noise")
@@ -160,8 +141,8 @@ def update(
         state,
         step=step,
         params=params,
-        batch_stats=_as_before(batch_stats, state.batch_stats, "batch_stats"),
-        opt_state=_as_before(opt_state, state.opt_state, "the optimizer's state"),
+        batch_stats=_as_before(batch_stats, state.batch_stats),
+        opt_state=_as_before(opt_state, state.opt_state),
         average=None if state.average is None else moved_average(state.average, params, step),
     )
     return new_state, {"grad_norm": _norm(grads), "update_norm": _norm(updates)}
@@ -182,13 +163,7 @@ def _mean_over_parts(
     """The mean of a function over the equal parts of a batch, computed one after another."""
     if parts == 1:
         return function(batch)
-    check_whole(micro_batches=parts)
     examples = batch["label"].shape[0]
-    if parts < 1 or examples % parts:
-        raise ValueError(
-            f"micro_batches={parts} found; expected a divisor of the {examples} examples that a "
-            "device has in a step."
-        )
     cut = jax.tree.map(lambda leaf: leaf.reshape(parts, examples // parts, *leaf.shape[1:]), batch)
 
     # The sums start from zeros, and not from the first part: so the scan's body is the only copy of
@@ -228,7 +203,7 @@ def _norm(tree: Any) -> jax.Array:
     return optax.tree.norm(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree))
 
 
-def _as_before(new: Any, old: Any, name: str) -> Any:
+def _as_before(new: Any, old: Any) -> Any:
     """Casts a tree to the containers and dtypes it had, so that nothing is compiled again."""
 
     def cast(value: Any, before: Any) -> jax.Array:
@@ -236,65 +211,37 @@ def _as_before(new: Any, old: Any, name: str) -> Any:
         axes = jax.typeof(before).manual_axis_type.varying
         return varying(value.astype(before.dtype), *axes)
 
-    refuse_other_leaves(
-        new, old, lambda leaf: f"{list(jnp.shape(leaf))}",
-        of=f"{name} after a step", as_in="before it",
-    )  # fmt: skip
-    leaves = [cast(*pair) for pair in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True)]
-    return jax.tree.unflatten(jax.tree.structure(old), leaves)
+    return jax.tree.map(
+        cast, jax.tree.unflatten(jax.tree.structure(old), jax.tree.leaves(new)), old
+    )
 
 
 def compile_step(
-    one_run: Callable[[TrainState, dict[str, jax.Array]], tuple[TrainState, Metrics]],
-    mesh: Mesh,
-    *,
-    check: Callable[[Any], None],
-    vectorize: Vectorize = "auto",
+    one_run: Callable[[TrainState, dict[str, jax.Array]], tuple[TrainState, Metrics]], mesh: Mesh
 ) -> jax.stages.Wrapped:
-    """Compiles a step of ``R`` runs on batches from the host, which the runs share.
+    """Compiles a step of runs on batches from the host: one for each place of the ``sweep`` axis.
 
-    It is ``step(states, batch) -> (states, metrics)``; the states given are donated.
-
-    Args:
-      one_run: ``one_run(state, batch) -> (state, metrics)``, the step of a replica of one run.
-      mesh: see :func:`nf_resnets.training.make_mesh`.
-      check: ``check(batch)`` refuses a batch of another shape.
-      vectorize: see :func:`nf_resnets.training.make_train_steps`.
+    ``step(states, batch) -> (states, metrics)`` is made of ``one_run(state, batch) -> (state,
+    metrics)``, the step of a replica of one run; the states given are donated.
     """
-    vectorize = choose_vectorize(vectorize, mesh)
 
-    def local_runs(states: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
-        runs = states.step.shape[0]
-        if vectorize == "vmap" and runs > 1:
-            return jax.vmap(one_run, in_axes=(0, None))(states, batch)
-        found = [one_run(unstack(states, run), batch) for run in range(runs)]
-        return stack([state for state, _ in found]), stack([metrics for _, metrics in found])
+    def local_run(states: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
+        state, metrics = one_run(unstack(states, 0), batch)
+        return stack([state]), stack([metrics])
 
     per_run = PartitionSpec(SWEEP)
     sharded = jax.shard_map(
-        local_runs, mesh=mesh, in_specs=(per_run, PartitionSpec(DATA)), out_specs=per_run
+        local_run, mesh=mesh, in_specs=(per_run, PartitionSpec(DATA)), out_specs=per_run
     )
-
-    def step(states: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
-        check_runs(states.step.shape[0], mesh)
-        check(batch)
-        return sharded(states, batch)
-
     # The outputs' shardings are named because the compiler calls an axis of one device unsharded,
     # and the second step would be looked up under other shardings than the first.
-    return jax.jit(step, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
+    return jax.jit(sharded, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
 
 
 def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
     """Refuses a batch that does not divide over the devices and their micro-batches."""
-    check_whole(batch_size=batch_size, micro_batches=micro_batches)
     devices = mesh.shape[DATA]
-    if batch_size % devices:
-        raise ValueError(
-            f"batch_size={batch_size} does not divide evenly over the {devices} devices of the "
-            "mesh's data axis."
-        )
-    if micro_batches < 1 or batch_size % (devices * micro_batches):
+    if batch_size % (devices * micro_batches):
         raise ValueError(
             f"batch_size={batch_size} does not divide evenly into micro_batches={micro_batches} on "
             f"each of the {devices} devices of the mesh's data axis."
@@ -316,8 +263,6 @@ def choose_vectorize(
 
     ``examples`` are those of a run that a device computes at once, 0 if that is not known.
     """
-    if vectorize not in ("auto", "vmap", "loop"):
-        raise ValueError(f"vectorize={vectorize!r} found; expected 'auto', 'vmap' or 'loop'.")
     if vectorize == "auto":
         platform = mesh.devices.flat[0].platform
         one_by_one = platform == "cpu" or (platform == "tpu" and examples >= TILE)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
 from nf_resnets.data.order import epoch_order, steps_per_epoch
 from nf_resnets.training.apply import ApplyFn
-from nf_resnets.training.mesh import DATA, SWEEP, check_runs, stack, unstack
+from nf_resnets.training.mesh import DATA, SWEEP, stack, unstack
 from nf_resnets.training.program import Steps
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import (
@@ -59,8 +59,8 @@ def make_train_steps(
       mesh: see :func:`nf_resnets.training.make_mesh`.
       batch_size: examples in a step of one run, over all its devices.
       augmentation: what is done to the training images.
-      micro_batches: into how many parts, one at a time in memory, a device cuts its batch.
-      label_smoothing: the fraction of a label that is spread over all classes.
+      micro_batches: see :func:`nf_resnets.training.replica_step`.
+      label_smoothing: see there.
       vectorize: how a device computes several runs: vectorised, one after another (faster on a
         CPU), or as the platform wants it.
       longest: the largest number of steps in one call.
@@ -72,27 +72,7 @@ def make_train_steps(
       run that stands still. The states given are donated.
 
     Raises:
-      ValueError: if the batch does not divide over the devices and micro-batches, ``vectorize`` is
-        none of the three; from the function, if ``R`` is no multiple of the ``sweep`` axis, there
-        are not as many counts, or the batch does not fit the split.
-
-    Example:
-      >>> import numpy as np, optax
-      >>> from nf_resnets import data, training
-      >>> def apply(params, batch_stats, images, keys):
-      ...     return images.reshape(len(images), -1) @ params["head"]["kernel"], batch_stats
-      >>> def optimizer(hyper):
-      ...     return optax.sgd(hyper["learning_rate"])
-      >>> images = np.arange(160, dtype=np.uint8).reshape(10, 4, 4, 1)
-      >>> dataset = data.from_arrays(images, np.arange(10) % 2)
-      >>> steps = make_train_steps(
-      ...     apply, optimizer, training.make_mesh(devices=jax.devices()[:1]), batch_size=4)
-      >>> state = training.create_state({"head": {"kernel": jnp.zeros((16, 2))}}, optimizer,
-      ...                               {"learning_rate": 0.1})
-      >>> split = data.DeviceData.of(dataset, dataset.train)
-      >>> made = jax.eval_shape(steps, training.stack([state]), split, jnp.array([2]))
-      >>> made.curve["loss"].shape, made.diverged.shape
-      ((1, 1000), (1,))
+      ValueError: if the batch does not divide over the devices and micro-batches.
     """
     check_batch(batch_size, mesh, micro_batches)
     vectorize = choose_vectorize(vectorize, mesh, batch_size // mesh.shape[DATA] // micro_batches)
@@ -141,13 +121,6 @@ def _compile_runs(
     )
 
     def steps(states: TrainState, data: DeviceData, counts: jax.Array) -> Steps:
-        runs = states.step.shape[0]
-        check_runs(runs, mesh)
-        if counts.shape != (runs,):
-            raise ValueError(
-                f"counts of shape {counts.shape} found; expected ({runs},), a number of steps for "
-                "each run."
-            )
         return sharded(states, data, jnp.minimum(counts, longest))
 
     return jax.jit(steps, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))

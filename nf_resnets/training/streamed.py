@@ -25,7 +25,7 @@ from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
 from nf_resnets.training.mesh import DATA
 from nf_resnets.training.program import Program, Start, build
 from nf_resnets.training.state import OptimizerFn, TrainState
-from nf_resnets.training.step import Metrics, Vectorize, check_batch, compile_step, replica_step
+from nf_resnets.training.step import Metrics, check_batch, compile_step, replica_step
 from nf_resnets.training.steps import METRICS
 
 DeviceBatch = dict[str, jax.Array]
@@ -36,15 +36,12 @@ class StreamedTraining:
     """How the steps of a program on streamed images are made.
 
     Attributes:
-      batch_size: examples in a step, over all devices.
-      num_steps: steps of a run.
       crop: how training images are cropped.
       short_side: what the shorter side of a test image is resized to before its central crop.
       reading: how images are read ahead.
       mixup: ``alpha`` of the Beta distribution of the mixture; 0 for no mixing.
-      micro_batches: into how many parts a device cuts its part of the batch.
-      draw: which weights the schemes change (:func:`nf_resnets.training.draw_params`).
-      label_smoothing: the fraction of a label that is spread over all classes.
+
+    The others are those of :class:`nf_resnets.training.ImageTraining`.
     """
 
     batch_size: int
@@ -68,25 +65,8 @@ def streamed_program(
 ) -> Program:
     """As :func:`nf_resnets.training.image_program`, but images come from the host; one slot.
 
-    Args:
-      model: see there.
-      dataset: with the splits ``train`` and ``validation``, the second of which is tested on.
-      optimizer: see there.
-      mesh: with a ``sweep`` axis of one.
-      training: how the steps are made.
-      example: the start of one of the runs.
-
-
-    Example:
-      >>> import optax
-      >>> from nf_resnets import data, models, schemes, training
-      >>> program = streamed_program(
-      ...     models.ResNet(depth=50, scheme="fixup", num_classes=1000), data.open_encoded("/data"),
-      ...     lambda hyper: optax.sgd(hyper["learning_rate"]), training.make_mesh(),
-      ...     StreamedTraining(batch_size=256, num_steps=9, crop=data.RandomCrop(224)),
-      ...     training.Start(schemes.get("fixup"), 0, {"learning_rate": 0.1}))  # doctest: +SKIP
-      >>> program.slots  # doctest: +SKIP
-      1
+    The dataset has the splits ``train`` and ``validation``, the second of which is tested on; the
+    mesh has a ``sweep`` axis of one.
     """
     train_split, size = dataset.split("train"), training.crop.size
     shards = mesh.shape[DATA] * training.micro_batches
@@ -103,14 +83,14 @@ def streamed_program(
             first_step=first_step, rows=local_rows(mesh, training.batch_size), crop=training.crop,
             reading=training.reading,
         )  # fmt: skip
-        return DeviceIterator(read, mesh, training.batch_size)
+        return DeviceIterator(read, mesh)
 
     def first_images() -> np.ndarray:
         # Central crops: what a data-dependent scheme measures needs no random ones.
         count = min(CALIBRATION_EXAMPLES, train_split.num_examples)
         reading = dataclasses.replace(training.reading, workers=0)
-        found = next(_test_batches(train_split, training, count, None, reading))
-        return np.asarray(data.normalize(jnp.asarray(found["image"]), *colours.values()))
+        batch = next(_test_batches(train_split, training, count, None, reading))
+        return np.asarray(data.normalize(jnp.asarray(batch["image"]), *colours.values()))
 
     host_steps = HostSteps(step, batches, mesh, METRICS)
     return build(
@@ -148,7 +128,7 @@ def _test(
 
     def test(states: TrainState) -> Mapping[str, np.ndarray]:
         read = _test_batches(split, training, size, local_rows(mesh, size), training.reading)
-        batches = DeviceIterator(read, mesh, size)
+        batches = DeviceIterator(read, mesh)
         try:
             return evaluate(states.tested_params, states.batch_stats, batches)
         finally:
@@ -168,37 +148,31 @@ def make_streamed_step(
     mixup: float = 0.0,
     micro_batches: int = 1,
     label_smoothing: float = 0.0,
-    vectorize: Vectorize = "auto",
 ) -> jax.stages.Wrapped:
     """As :func:`nf_resnets.training.make_train_steps`, but one step on a batch from the host.
 
-    The runs share the batches, ``image`` uint8 [B, H, W, C] and ``label`` int32 [B]; mixup and
-    dropout follow from each one's seed. Every image is mixed with another one of the whole batch,
+    Batches have ``image`` uint8 [B, H, W, C] and ``label`` int32 [B]; mixup and dropout follow from
+    the run's seed. Every image is mixed with another one of the whole batch,
     by :func:`nf_resnets.data.mixture`: replicas send each other their images, as bytes, so that one
     device and eight give the same numbers.
     """
     check_batch(batch_size, mesh, micro_batches)
-    if not 0 <= mixup < float("inf"):
-        raise ValueError(f"mixup={mixup} found; expected a finite number of at least 0.")
     colours = np.asarray(mean, np.float32), np.asarray(std, np.float32)
 
     def prepared(state: TrainState, batch: DeviceBatch) -> DeviceBatch:
         positions = local_positions(batch_size, DATA)
         images, labels = data.normalize(batch["image"], *colours), batch["label"]
-        found = {
-            "image": images,
-            "label": labels,
-            "keys": example_keys(state.seed, state.step, positions),
-        }
+        keys = example_keys(state.seed, state.step, positions)
+        plain = {"image": images, "label": labels, "keys": keys}
         if not mixup:
-            return found
+            return plain
         fraction, partners = mixture(mixup, state.seed, state.step, batch_size)
         partners = partners[positions]
         # Gathered as bytes: a quarter of what they are as numbers.
         all_images, all_labels = lax.all_gather((batch["image"], labels), DATA, tiled=True)
         others = data.normalize(all_images[partners], *colours)
         return {
-            **found,
+            **plain,
             "image": fraction * images + (1 - fraction) * others,
             "other_label": all_labels[partners],
             "fraction": jnp.full(labels.shape, fraction),
@@ -210,14 +184,7 @@ def make_streamed_step(
             micro_batches=micro_batches, label_smoothing=label_smoothing,
         )  # fmt: skip
 
-    def check(batch: DeviceBatch) -> None:
-        if batch["label"].shape != (batch_size,):
-            raise ValueError(
-                f"a batch of {batch['label'].shape[0]} examples found; expected "
-                f"batch_size={batch_size}."
-            )
-
-    return compile_step(one_run, mesh, check=check, vectorize=vectorize)
+    return compile_step(one_run, mesh)
 
 
 def make_streamed_evaluate(
@@ -245,8 +212,6 @@ def make_streamed_evaluate(
         for batch in batches:
             needed = {name: batch[name] for name in ("image", "label", "counts")}
             total += np.asarray(sums_of(params, batch_stats, needed), np.float64)
-        if not total[:, 2].all():
-            raise ValueError("no example that counts found in the batches; expected at least one.")
         return {"loss": total[:, 0] / total[:, 2], "accuracy": total[:, 1] / total[:, 2]}
 
     return evaluate

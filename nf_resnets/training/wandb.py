@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nf_resnets.training.tensorboard import MOST_POINTS, epoch_values, points
+from nf_resnets.training.tensorboard import MOST_POINTS, epoch_values, step_values
 
 
 class WandB:
@@ -25,7 +24,6 @@ class WandB:
       project: what the runs belong to.
       mode: ``"offline"`` or ``"online"``; by default what the environment's ``WANDB_MODE`` says,
         else offline.
-      most_points: of a curve.
 
     Raises:
       ImportError: if wandb is not installed.
@@ -37,9 +35,8 @@ class WandB:
     """
 
     def __init__(
-        self, folder: str | Path, *, project: str = "nf_resnets", mode: str | None = None,
-        most_points: int = MOST_POINTS,
-    ) -> None:  # fmt: skip
+        self, folder: str | Path, *, project: str = "nf_resnets", mode: str | None = None
+    ) -> None:
         try:
             self._wandb: Any = importlib.import_module("wandb")
         except ImportError as error:
@@ -50,7 +47,6 @@ class WandB:
         self._folder = Path(folder).expanduser()
         self._project = project
         self._mode = mode or os.environ.get("WANDB_MODE", "offline")
-        self._most_points = most_points
         self._runs: dict[str, tuple[Any, int]] = {}  # of those in slots; every n-th step is logged
 
     def on_run_begin(
@@ -63,15 +59,14 @@ class WandB:
             config=dict(settings), resume="allow", reinit="create_new",
             settings=self._wandb.Settings(silent=True, console="off"),
         )  # fmt: skip
-        self._runs[key] = run, max(1, math.ceil(num_steps / self._most_points))
+        self._runs[key] = run, -(-num_steps // MOST_POINTS)
 
     def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
         """Logs those of the new steps that are due."""
         if key in self._runs:
             run, every = self._runs[key]
-            for at, values, is_due in points(step, curve, every):
-                if is_due:
-                    run.log(values, step=at)
+            for at, values in step_values(step, curve, every):
+                run.log(values, step=at)
 
     def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
         """Logs an epoch."""

@@ -45,12 +45,6 @@ class Hooks:
       probe: ``probe(program, plan, state, step)`` gives JSON values for the row of an epoch, before
         the first step and after each epoch; None for none.
       finish: ``finish(program, plan, state)`` gives more measures of a finished run.
-
-    Example:
-      >>> kept = []
-      >>> hooks = Hooks(record=lambda rows: kept.extend(rows) or rows)
-      >>> hooks.record([{"key": "a", "state": "finished"}]) == kept
-      True
     """
 
     callback: Any = dataclasses.field(default_factory=Callbacks)
@@ -73,15 +67,13 @@ def train(
 ) -> list[Run]:
     """Trains runs of a program until all of them have made their steps or have diverged.
 
-    Order and augmentation follow from seed and step: a wave that is killed and started again with
-    its checkpoints ends with the numbers of one that was not.
+    A wave that is killed and started again with its checkpoints ends with the numbers of one that
+    was not.
 
     Args:
       program: with at least as many slots as there are runs.
-      starts: how the runs begin, unless there is a checkpoint: the start of each, or its first
-        state.
-      plans: what the runs are: their settings and data are what a checkpoint is held against, and
-        displays and logs have their labels. By default they are numbered.
+      starts: how the runs begin, unless there is a checkpoint: the start of each, or its state.
+      plans: what the runs are; a checkpoint of others is refused. By default they are numbered.
       checkpoints: where the wave is saved and resumed; None for neither. They stay there, for
         whoever keeps the results to remove.
       hooks: who is told.
@@ -132,19 +124,25 @@ class _Wave:
     runs: list[Run] = dataclasses.field(default_factory=list)
     waited: float = 0.0  # for batches from the host, before the first step
 
+    def all(self) -> list[tuple[int, Plan, Run]]:
+        """The runs, each with its slot and its plan."""
+        return [(slot, self.plans[slot], run) for slot, run in enumerate(self.runs)]
+
     def left(self) -> list[tuple[int, Plan, Run]]:
         """The runs that have steps to make."""
-        numbered = zip(range(len(self.runs)), self.plans, self.runs, strict=True)
-        return [each for each in numbered if each[2].status == "stopped"]
+        return [each for each in self.all() if each[2].status == "stopped"]
 
     def taken(self, slot: int) -> Any:
         """The state of a run, as NumPy arrays."""
         return self.program.take(self.states, slot)
 
-    def input_seconds(self) -> float | None:
-        """How long the wave has waited for batches from the host; None where none come."""
-        seconds = self.program.input_seconds
-        return None if seconds is None else seconds() - self.waited
+    def input_wait(self, run: Run) -> dict[str, float]:
+        """How long the wave has waited for batches from the host, where they come from there."""
+        if self.program.input_seconds is None:
+            return {}
+        waited = self.program.input_seconds() - self.waited
+        fraction = min(waited / max(run.step_seconds, 1e-9), 1.0)
+        return {"input_wait": waited, "input_fraction": fraction}
 
 
 def _begin(wave: _Wave, starts: Sequence[Any], checkpoints: Checkpoints | None) -> None:
@@ -157,19 +155,18 @@ def _begin(wave: _Wave, starts: Sequence[Any], checkpoints: Checkpoints | None) 
         ),
         "curve": jax.ShapeDtypeStruct((count, *shape), np.float32),
     }
-    found, other = None, False
+    saved, other = None, False
     if checkpoints is not None and hosts.is_process_zero():
         there = checkpoints.facts()
         other = there is not None and there["keys"] != [plan.key for plan in wave.plans]
-        found = None if other else checkpoints.restore(like)
+        saved = None if other else checkpoints.restore(like)
     if hosts.any_process(other):
         assert checkpoints is not None
         raise ValueError(
             f"{checkpoints.folder} holds a run of other settings or data; expected its own. Remove "
             "it to begin anew, or choose another place for the results."
         )
-    facts = hosts.broadcast(None if found is None else found[2])
-    tree = hosts.broadcast_tree(None if found is None else found[1], like)
+    _, tree, facts = hosts.broadcast(saved) or (0, None, None)
     wave.states = program.empty()
     for slot, start in enumerate(starts):
         begun = time.perf_counter()
@@ -207,8 +204,7 @@ def _train(
     count, saved_at, saving, ended = 1, time.monotonic(), 0.0, set[int]()
 
     def end_runs() -> None:
-        numbered = zip(range(len(wave.runs)), wave.plans, wave.runs, strict=True)
-        over = [each for each in numbered if each[2].status != "stopped" and each[0] not in ended]
+        over = [e for e in wave.all() if e[2].status != "stopped" and e[0] not in ended]
         ended.update(slot for slot, _, _ in over)
         _end_runs(wave, over, keep_states)
 
@@ -217,21 +213,21 @@ def _train(
         step = left[0][2].step  # they are all at the same one
         per_epoch = left[0][1].steps_per_epoch
         epoch_end = min((step // per_epoch + 1) * per_epoch, program.num_steps)
-        took, told = _agree(_make_steps(wave, min(count, epoch_end - step)), hooks.stop())
+        took, must_stop = _agree(_make_steps(wave, min(count, epoch_end - step)), hooks.stop())
         made = max(run.step for _, _, run in left) - step
         count = max(1, min(int(call_seconds * made / max(took, 1e-6)), 1_000_000))
         _end_epoch(wave, [each for each in left if each[2].step == epoch_end])
         end_runs()
         if checkpoints is None or not wave.left():
-            if told and wave.left():
+            if must_stop and wave.left():
                 raise Stopped
             continue
         since, _ = _agree(time.monotonic() - saved_at, False)
-        if told or (since > save_seconds and saving < MOST_SAVING * since):
-            _save(wave, checkpoints, must=told)
+        if must_stop or (since > save_seconds and saving < MOST_SAVING * since):
+            _save(wave, checkpoints, must=must_stop)
             saving, _ = _agree(time.monotonic() - saved_at - since, False)
             saved_at = time.monotonic()
-        if told:
+        if must_stop:
             raise Stopped
     return wave.runs
 
@@ -240,8 +236,8 @@ def _agree(seconds: float, flag: bool) -> tuple[float, bool]:
     """The longest of the processes' seconds, and whether any has the flag: the same on all."""
     if jax.process_count() == 1:
         return seconds, flag
-    found = multihost_utils.process_allgather(np.array([seconds, flag], np.float32))
-    return float(found[:, 0].max()), bool(found[:, 1].any())
+    of_all = multihost_utils.process_allgather(np.array([seconds, flag], np.float32))
+    return float(of_all[:, 0].max()), bool(of_all[:, 1].any())
 
 
 def _make_steps(wave: _Wave, count: int) -> float:
@@ -250,9 +246,9 @@ def _make_steps(wave: _Wave, count: int) -> float:
     counts = np.zeros(program.slots, np.int32)
     counts[[slot for slot, _, _ in left]] = count
     begun = time.perf_counter()
-    found = program.steps(wave.states, counts)
-    wave.states = found.states
-    curve, steps, diverged = hosts.gather((dict(found.curve), found.counts, found.diverged))
+    made = program.steps(wave.states, counts)
+    wave.states = made.states
+    curve, steps, diverged = hosts.gather((dict(made.curve), made.counts, made.diverged))
     took = time.perf_counter() - begun
     for slot, plan, run in left:
         new = {name: curve[name][slot, : steps[slot]] for name in program.metrics}
@@ -265,9 +261,8 @@ def _make_steps(wave: _Wave, count: int) -> float:
             refuse_labels(last, f"the batch of step {run.step}")
             gone = [f"{name} {x}" for name, x in last.items() if not math.isfinite(x)]
             run.diverged = f"{', '.join(gone)} at step {run.step}"
-        waited = wave.input_seconds()
-        if waited is not None:
-            new["input_fraction"] = [min(waited / max(run.step_seconds, 1e-9), 1.0)]
+        if wait := wave.input_wait(run):
+            new["input_fraction"] = [wait["input_fraction"]]
         wave.hooks.callback.on_step(plan.key, run.step, new)
     return took
 
@@ -316,12 +311,9 @@ def _end_runs(wave: _Wave, runs: Sequence[tuple[int, Plan, Run]], keep_states: b
         finished = run.status == "finished"
         row = row_of(plan, run.status, run.diverged or None)
         row |= {"steps_done": run.step, "seconds": run.seconds, "history": run.history}
-        row |= {"measures": run.measures(plan.curve_points)}
+        row |= {"measures": run.measures(plan.curve_points) | wave.input_wait(run)}
         if finished:
             row |= {name: run.history[-1][name] for name in OUTCOME}
-        if (waited := wave.input_seconds()) is not None:
-            fraction = min(waited / max(run.step_seconds, 1e-9), 1.0)
-            row["measures"] |= {"input_wait": waited, "input_fraction": fraction}
         if keep_states:
             run.state = wave.taken(slot)
         if finished and wave.hooks.finish is not None:
@@ -352,8 +344,8 @@ def row_of(plan: Plan, state: str, message: str | None) -> Row:
 
 def _save(wave: _Wave, checkpoints: Checkpoints, *, must: bool) -> None:
     """Saves the wave; one that cannot be saved goes on, unless it ``must`` be."""
-    count, names = len(wave.runs), ("step", "seconds", "diverged", "history")
-    states = [wave.taken(slot) for slot in range(count)]
+    names = ("step", "seconds", "diverged", "history")
+    states = [wave.taken(slot) for slot, _, _ in wave.all()]
     tree = {
         "states": jax.tree.map(lambda *leaves: np.stack(leaves), *states),
         "curve": np.stack([run.curve for run in wave.runs]),

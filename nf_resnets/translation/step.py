@@ -107,9 +107,6 @@ def make_train_step(
       leaf (see :func:`nf_resnets.training.stack`); ``source``, ``inputs`` and ``targets`` int32
       [B, T]; metrics float32 [R]. The states given are donated.
 
-    Raises:
-      ValueError: from the step, if ``R`` is no multiple of the ``sweep`` axis, or ``B`` none of the
-        ``data`` axis.
     """
 
     def one_run(state: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
@@ -122,15 +119,7 @@ def make_train_step(
             axis_name=DATA,
         )
 
-    def check(batch: dict[str, Any]) -> None:
-        rows = batch["source"].shape[0]
-        if rows % mesh.shape[DATA]:
-            raise ValueError(
-                f"a batch of {rows} rows found; expected a multiple of the {mesh.shape[DATA]} "
-                "devices of the mesh's data axis."
-            )
-
-    return compile_step(one_run, mesh, check=check, vectorize="loop")
+    return compile_step(one_run, mesh)
 
 
 __all__ = ["make_train_step", "replica_step"]

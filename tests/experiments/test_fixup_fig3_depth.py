@@ -89,12 +89,13 @@ def test_batchnorm_alone_has_a_second_test(monkeypatch):
         return lambda states: {"accuracy": [0.5 if states == ("empty", 0, "state") else 0.0]}
 
     monkeypatch.setattr(fig3, "image_test", image_test)
+    monkeypatch.setattr(fig3, "device_splits", lambda dataset, mesh: dataset)
     task, smoke = ImageTask(), fig3.SCALES["smoke"]
     fixup, batchnorm = (
         task.plan(make({**smoke[0], "scheme": name})) for name in ("fixup", "batchnorm")
     )
     assert fig3.second_test(task, program, fixup, "state") == {}
     assert fig3.second_test(task, program, batchnorm, "state") == {"estimated_accuracy": 0.5}
-    ((model, dataset, mesh, how),) = asked
+    ((model, mesh, how, dataset),) = asked
     assert (model, mesh, how.bn_estimate_batches) == ("model", "mesh", 8)
     assert dataset is task.dataset("digits")

@@ -10,7 +10,6 @@ import pytest
 
 from nf_resnets import data
 from nf_resnets.sweep import Rows, engine
-from nf_resnets.sweep.engine import MOST_BEGUN
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.settings import make as make_settings
 from nf_resnets.training.checkpoint import Checkpoints
@@ -194,32 +193,6 @@ def test_a_run_of_images_has_their_fingerprint_in_its_key():
     keys = [ImageTask(lambda _, each=each: each).plan(settings).key for each in (digits, other)]
     again = ImageTask(lambda _: dataclasses.replace(digits, name="by another name"))
     assert keys[0] != keys[1] and again.plan(settings).key == keys[0]
-
-
-def test_a_wave_that_ends_its_process_again_and_again_is_given_up(tmp_path):
-    """As one does on which the compiler dies; its runs fail, and the others are made."""
-    (bad,) = (wave.name for wave in engine.cut(plans(1), 1))
-    place = tmp_path / "checkpoints" / bad
-    place.mkdir(parents=True)
-    for number in range(MOST_BEGUN):
-        (place / f"begun-{number}").touch()
-    rows, _, _ = run(tmp_path, plans(2))
-    assert states(rows) == {0: "failed", 1: "finished"}
-    (failed,) = (row for row in rows.values() if row["state"] == "failed")
-    assert failed["message"].startswith("RuntimeError: the wave was begun 5 times and never came")
-    # Tried again it begins anew.
-    rows, _, _ = run(tmp_path, plans(2), retry=True)
-    assert states(rows) == {0: "finished", 1: "finished"}
-
-
-def test_a_stop_before_the_first_checkpoint_gives_no_wave_up(tmp_path, twin):
-    """A cloud may take its machine back as often as it likes."""
-    for _ in range(MOST_BEGUN + 1):
-        log = Log()
-        log.on_compile_end = lambda *_, log=log: setattr(log, "over", True)
-        _, outcome, _ = run(tmp_path, plans(5), log=log)
-        assert outcome.stopped
-    assert_twins(run(tmp_path, plans(5))[0], twin)
 
 
 @pytest.mark.parametrize("workers", [1, 3])

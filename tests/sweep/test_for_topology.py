@@ -61,37 +61,17 @@ def test_a_report_says_what_each_program_needs(reported):
     assert f"{3 * 44e-3 / 3600 * 4:.3g} chip-hours: a lower bound" in said
 
 
-def test_more_runs_are_tried_while_they_pay(reported):
-    # Each run costs as much: two a chip are no faster than one.
-    _, said, compiled = reported(10**6, Execution())
-    assert compiled == [(1, 64), (2, 64)] and "a step of 4 runs, 1 a chip" in said
-    # What all share is paid once; ten runs on four chips are no more than two a chip.
-    compiled.clear()
-    _, said, compiled = reported(10**6, Execution(), each=0.1, shared=1.0)
-    assert compiled == [(1, 64), (2, 64)] and "a step of 8 runs, 2 a chip" in said
-
-
-def test_more_runs_end_where_they_do_not_fit(reported):
-    axes = {"seed": tuple(range(100))}
-    code, said, compiled = reported(256, Execution(), each=0.1, shared=1.0, axes=axes)
-    assert compiled == [(1, 64), (2, 64), (4, 64), (8, 64)]
-    assert code == 0 and "a step of 16 runs, 4 a chip" in said
-
-
 def test_more_runs_than_fit_are_refused(reported):
     code, said, compiled = reported(200, Execution(runs_per_device=12))
     assert compiled == [(12, 64)] and code == 1
-    assert "12 runs do not fit on a chip: it needs 20G of 16G bytes; expected fewer" in said
-    assert "without the 1 that do not fit as asked for" in said
+    assert "12 runs a chip: it needs 20G of 16G bytes; expected fewer" in said
+    assert "without the 1 that do not fit" in said
 
 
 def test_a_run_that_does_not_fit_names_the_batch_that_does(reported):
     code, said, compiled = reported(20, Execution())
     assert compiled == [(1, 64), (1, 32), (1, 16)] and code == 1
-    assert (
-        "One run does not fit on its chips: it needs 20G of 16G bytes; a batch of 16 fits: "
-        "--batch-size 16" in said
-    )
+    assert "1 run a chip: it needs 20G of 16G bytes; a batch of 16 fits: --batch-size 16" in said
     code, said, _ = reported(0, Execution())
     assert code == 1 and "nor does a smaller batch" in said
 

@@ -98,7 +98,6 @@ def test_a_gradient_is_clipped_and_the_limit_is_data():
         ({"dropout": 0.1}, "dropout=0.1 found, but scheme='fixup' has no dropout"),
         ({"padding": 8}, "padding=8 found; expected less than the 8 pixels of an image's side"),
         ({"cutout": 8}, "cutout=8 found; expected less than the 8 pixels of an image's side"),
-        ({"nesterov": True, "optimizer": "lion"}, "nesterov=True found with optimizer='lion'; exp"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(settings, sentence):

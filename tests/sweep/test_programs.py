@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from nf_resnets import training
 from nf_resnets.sweep import programs
 from nf_resnets.sweep.programs import Programs
 from nf_resnets.training.run import Plan
@@ -76,19 +77,18 @@ def test_the_seconds_of_a_step_are_read_off_the_rows_or_measured():
                                ("diverged", 99.0), ("failed", 0.0))
     ]  # fmt: skip
 
-    def steps(states, counts):
-        assert counts.tolist() == [1, 1, 1, 1]
-        time.sleep(0.02)
-        return SimpleNamespace(states=states)
+    mesh = training.make_mesh(devices=jax.devices()[:1])
 
-    program = SimpleNamespace(
-        slots=4, empty=lambda: np.zeros(4), begin=lambda states, slot, run: states, steps=steps
-    )
-    shared = made(lambda *_, **__: program)
-    task = SimpleNamespace(start=lambda plan: None)
-    assert programs.step_seconds(PLAN, rows, task, shared) == 0.3
-    # At least what was slept; a busy machine makes it longer.
-    assert 0.005 <= programs.step_seconds(PLAN, [], task, shared) < 0.05
+    def lower(plan, mesh, *, vectorize):
+        def steps(states, split, counts):
+            return training.Steps(states + split[0], {}, counts, counts)
+
+        shapes = [jax.ShapeDtypeStruct((4,), np.float32)] * 2
+        return jax.jit(steps).lower(*shapes, jax.ShapeDtypeStruct((4,), np.int32))
+
+    task = SimpleNamespace(lower=lower)
+    assert programs.step_seconds(PLAN, rows, task, mesh, "auto") == 0.3
+    assert 0 < programs.step_seconds(PLAN, [], task, mesh, "auto") < 0.1
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ class Batches:
 
     def __init__(self, mesh, count, seconds, first_step):
         Batches.opened += 1
-        self._iterator = DeviceIterator(self._made(first_step, count, seconds), mesh, 16)
+        self._iterator = DeviceIterator(self._made(first_step, count, seconds), mesh)
         self.closed = False
 
     def _made(self, first_step, count, seconds):

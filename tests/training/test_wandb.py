@@ -11,6 +11,7 @@ import time
 import pytest
 
 from nf_resnets.sweep import WandB
+from nf_resnets.training import wandb
 from tests.sweep.small import key
 from tests.training.test_tensorboard import KEY, NAMES, SETTINGS, curve, row, value
 
@@ -71,7 +72,8 @@ def logged(folder, run):
 def test_offline_runs_are_in_their_files(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     other = key({**vars(SETTINGS), "seed": 4})
-    with WandB(tmp_path, most_points=10) as log:
+    monkeypatch.setattr(wandb, "MOST_POINTS", 10)
+    with WandB(tmp_path) as log:
         # Two runs at the same time, as in a sweep; of 30 steps each third is logged.
         log.on_run_begin(KEY, "fixup, rate 2^-3", vars(SETTINGS), 0, 30)
         log.on_run_begin(other, "another", {"seed": 4}, 0, 30)
