@@ -19,10 +19,7 @@ class Move:
       group: the fields and values that networks of all sizes share.
       size: the depth or width of this one.
       metric: by what rates are compared.
-      best: its best rate; None if no run finished.
-      low, high: the lowest and the highest rate as good.
-      at_edge: whether ``best`` is the lowest or the highest rate tried.
-      mean: of the metric at ``best``.
+      best, low, high, at_edge, mean: as in :class:`Optimum`.
       octaves: ``log2(best / best of the smallest)``.
       stays: whether the smallest network's best rate is among those as good.
       at_base: mean of the metric at the smallest network's best rate; None if it was not tried, or
@@ -55,9 +52,6 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
 
     Returns:
       A :class:`Move` for each optimum, groups as they first come, sizes from the smallest.
-
-    Raises:
-      ValueError: if an optimum's group has no field ``by``.
 
     Example:
       >>> from nf_resnets.sweep import optima

@@ -41,8 +41,8 @@ class Display:
         console: Console | None = None,
     ) -> None:
         self._console = console or Console()
-        there = console is not None or self._console.file.isatty()
-        self._live = there and self._console.is_terminal and not self._console.is_dumb_terminal
+        is_open = console is not None or self._console.file.isatty()
+        self._live = is_open and self._console.is_terminal and not self._console.is_dumb_terminal
         self._bars = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
             TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn(),
@@ -51,13 +51,10 @@ class Display:
         self._describe = describe or _outcome
         self._lock = threading.RLock()
         self._plans = {plan.key: plan for plan in plans}
-        self._work = {plan.key: plan.num_steps * plan.step_cost for plan in plans}
-        self._all = self._bars.add_task(
-            _counted(len(plans)), total=sum(self._work.values()), visible=len(plans) > 1
-        )
+        work = sum(plan.num_steps * plan.step_cost for plan in plans)
+        self._all = self._bars.add_task(_counted(len(plans)), total=work, visible=len(plans) > 1)
         self._bar_of: dict[str, TaskID] = {}
         self._words: dict[str, dict[str, str]] = {}  # what stands on a run's bar
-        self._steps: dict[str, int] = {}  # of each run that trains
         self._counts: Counter[str] = Counter()
         self._is_gone = False  # whoever reads
 
@@ -79,25 +76,25 @@ class Display:
             except OSError:  # a broken pipe
                 self._is_gone = True
 
-    def _print(self, line: str) -> None:
-        if self._is_gone:
-            return
-        if self._live:
-            self._console.print(Text(line))
-        else:
-            # Not through rich, which would break lines at 80 columns.
-            print(line, file=self._console.file, flush=True)
+    def on_message(self, text: str) -> None:
+        """Prints a line."""
+        with self._reader():
+            if self._is_gone:
+                return
+            if self._live:
+                self._console.print(Text(printable(text)))
+            else:
+                # Not through rich, which would break lines at 80 columns.
+                print(printable(text), file=self._console.file, flush=True)
 
     def on_compile_begin(self, program: str, label: str) -> None:
         """A program is being compiled."""
-        with self._reader():
-            self._print(f"compiling for {printable(label)}")
+        self.on_message(f"compiling for {label}")
 
     def on_compile_end(self, program: str, seconds: float, slots: int) -> None:
         """A program is compiled, or could not be."""
-        with self._reader():
-            if slots:
-                self._print(f"compiled in {duration_text(seconds)}")
+        if slots:
+            self.on_message(f"compiled in {duration_text(seconds)}")
 
     def on_run_begin(
         self, key: str, label: str, settings: Mapping[str, Any], step: int, num_steps: int
@@ -105,75 +102,69 @@ class Display:
         """A run begins, or goes on."""
         with self._reader():
             if step:
-                self._print(f"{printable(label)}: goes on from step {step:,} of {num_steps:,}")
-            bar = self._bars.add_task(
+                self.on_message(f"{label}: goes on from step {step:,} of {num_steps:,}")
+            self._words[key] = {"label": printable(label)}
+            self._bar_of[key] = self._bars.add_task(
                 printable(label), total=num_steps, completed=step,
                 visible=len(self._bar_of) < MOST_BARS,
             )  # fmt: skip
-            self._bar_of[key], self._words[key] = bar, {"label": printable(label)}
-            self._steps[key] = num_steps
-            self._bars.advance(self._all, self._part(key, step))
+            self._advance(key, step)
 
-    def _part(self, key: str, steps: int) -> float:
-        """The work of so many steps."""
-        return self._work[key] * steps / self._plans[key].num_steps if key in self._plans else 0.0
+    def _advance(self, key: str, steps: int) -> None:
+        """Moves the bar of all runs."""
+        if key in self._plans:
+            self._bars.advance(self._all, steps * self._plans[key].step_cost)
+
+    def _update(self, key: str, step: int, **words: str) -> None:
+        self._words[key] |= words
+        text = ", ".join(self._words[key].values())
+        self._bars.update(self._bar_of[key], completed=step, description=text)
 
     def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
         """A run has reached a step."""
         with self._reader():
-            names = [name for name in ("likelihood", "loss") if name in curve]
-            if names and len(curve[names[0]]):
-                self._words[key][names[0]] = f"{names[0]} {float(curve[names[0]][-1]):.3f}"
+            name = "likelihood" if "likelihood" in curve else "loss"
+            words = {"loss": f"{name} {float(curve[name][-1]):.3f}"} if len(curve[name]) else {}
             if "input_fraction" in curve:
                 part = float(curve["input_fraction"][-1])
-                self._words[key]["input"] = f"{part:.0%} of the time waiting for images"
-            self._update(key, step)
-            self._bars.advance(self._all, self._part(key, len(curve["loss"])))
-
-    def _update(self, key: str, step: int) -> None:
-        words = ", ".join(self._words[key].values())
-        self._bars.update(self._bar_of[key], completed=step, description=words)
+                words["input"] = f"{part:.0%} of the time waiting for images"
+            self._update(key, step, **words)
+            self._advance(key, len(curve["loss"]))
 
     def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
         """An epoch of a run is over."""
         with self._reader():
             if row.get("test_accuracy") is not None:
-                self._words[key]["test"] = f"validation {percent(row['test_accuracy'])}"
-                self._update(key, step)
+                self._update(key, step, test=f"validation {percent(row['test_accuracy'])}")
             if len(self._plans) <= 1:
                 words = [f"loss {row['train_loss']:.3f}"]
                 words += [f"accuracy {percent(row['train_accuracy'])}"]
                 words += [self._words[key]["test"]] if "test" in self._words[key] else []
-                steps = f"step {step:,} of {self._steps[key]:,}"
-                self._print(f"  epoch {row['epoch']}, {steps}: {', '.join(words)}")
+                total = next(t.total for t in self._bars.tasks if t.id == self._bar_of[key])
+                steps = f"step {step:,} of {total:,}"
+                self.on_message(f"  epoch {row['epoch']}, {steps}: {', '.join(words)}")
 
     def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
         """A run is over."""
         with self._reader():
-            bar = self._bar_of.pop(key, None)
-            if bar is not None:
-                self._bars.remove_task(bar)
+            if key in self._bar_of:
+                self._bars.remove_task(self._bar_of.pop(key))
+                del self._words[key]
             for other in list(self._bar_of.values())[:MOST_BARS]:
                 self._bars.update(other, visible=True)
-            self._words.pop(key, None)
-            made = int(result.get("steps_done") or 0)
             plan = self._plans.get(key)
             if plan is not None:
-                self._bars.advance(self._all, self._part(key, plan.num_steps - made))
+                self._advance(key, plan.num_steps - int(result.get("steps_done") or 0))
             self._counts[state] += 1
-            over, all_ = self._counts.total(), len(self._plans)
+            count = len(self._plans)
             words = ", ".join(f"{n:,} {state}" for state, n in self._counts.items())
-            self._bars.update(self._all, description=f"{_counted(all_)}: {words}")
-            if all_ > 1:
+            self._bars.update(self._all, description=f"{_counted(count)}: {words}")
+            if count > 1:
                 what = self._describe(result) if state == "finished" else state
-                what += f": {printable(result['message'])}" if result.get("message") else ""
-                label = printable(plan.label) if plan is not None else key[:8]
-                self._print(f"{over:>{len(str(all_))},}/{all_:,} {label}: {what}")
-
-    def on_message(self, text: str) -> None:
-        """Prints a line."""
-        with self._reader():
-            self._print(printable(text))
+                what += f": {result['message']}" if result.get("message") else ""
+                label = plan.label if plan is not None else key[:8]
+                over = f"{self._counts.total():>{len(str(count))},}/{count:,}"
+                self.on_message(f"{over} {label}: {what}")
 
 
 def _counted(runs: int) -> str:

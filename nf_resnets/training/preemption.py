@@ -14,9 +14,8 @@ class Preemption:
     """Turns SIGTERM and SIGINT into a flag that a loop looks at between its steps.
 
     The first signal sets the flag and puts the previous handlers back, so that a second one does at
-    once what it would have done without this object. Outside the main thread, where Python allows
-    no handlers, and for a signal that is being ignored (as ``nohup`` and ``&`` ask) or that belongs
-    to a handler from outside Python, nothing is installed.
+    once what it would have done without this object. Nothing is installed outside the main thread,
+    where Python allows no handlers, nor for a signal that is ignored, as ``nohup`` and ``&`` ask.
 
     Attributes:
       signal: the signal that came, or None.

@@ -15,15 +15,13 @@ class WandB:
     """Logs runs with Weights & Biases; a callback and a context manager.
 
     The names of what is logged are those of :class:`TensorBoard <nf_resnets.sweep.TensorBoard>`,
-    the settings are the run's ``config``. By default runs are kept on this machine, and ``wandb
-    sync FOLDER/wandb/offline-run-*`` uploads them. A run that is resumed has the same id, and goes
-    on from the step of its checkpoint.
+    the settings are the run's ``config``. Unless the environment's ``WANDB_MODE`` is
+    ``online``, runs are kept on this machine, and ``wandb sync FOLDER/wandb/offline-run-*`` uploads
+    them. A run that is resumed has the same id, and goes on from the step of its checkpoint.
 
     Args:
       folder: the logs lie in it, in a folder ``wandb``; made where missing.
       project: what the runs belong to.
-      mode: ``"offline"`` or ``"online"``; by default what the environment's ``WANDB_MODE`` says,
-        else offline.
 
     Raises:
       ImportError: if wandb is not installed.
@@ -34,9 +32,7 @@ class WandB:
       ...     nf_resnets.fit("photos@32", callback=log)  # doctest: +SKIP
     """
 
-    def __init__(
-        self, folder: str | Path, *, project: str = "nf_resnets", mode: str | None = None
-    ) -> None:
+    def __init__(self, folder: str | Path, *, project: str = "nf_resnets") -> None:
         try:
             self._wandb: Any = importlib.import_module("wandb")
         except ImportError as error:
@@ -45,8 +41,7 @@ class WandB:
                 "with `pip install nf_resnets[wandb]`."
             ) from error
         self._folder = Path(folder).expanduser()
-        self._project = project
-        self._mode = mode or os.environ.get("WANDB_MODE", "offline")
+        self._project, self._mode = project, os.environ.get("WANDB_MODE", "offline")
         self._runs: dict[str, tuple[Any, int]] = {}  # of those in slots; every n-th step is logged
 
     def on_run_begin(

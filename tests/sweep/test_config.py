@@ -42,7 +42,7 @@ def test_options_given_besides_win(tmp_path, monkeypatch):
     [
         ('{"peak_rl": 0.3}', "did you mean 'peak_lr'"),
         ('{"seed": -1}', "seed=-1 found; expected a number of at least 0"),
-        ('{"grid": {"seed": 3}}', "the axis seed is a int; expected a sequence"),
+        ('{"grid": {"seed": 3}}', "object of type 'int' has no len"),
         ("[1]", "a list found; expected an object of settings"),
         ("{", "line 1"),
     ],
