@@ -113,7 +113,8 @@ def end(main: Callable[[], int]) -> NoReturn:
 def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
     """Prints what would be made, and how long it would take, measured or on chips elsewhere."""
     rows = list(Rows(options.out).read().values())
-    done = sweep.count(r for r in rows if not (options.retry and r["state"] in ("failed", "oom")))
+    over = [r for r in rows if not (options.retry and r["state"] in ("failed", "oom"))]
+    done = sweep.count(over) if over else Counter[str]()
     kinds = {kind.program: kind for kind in sweep.kinds}
     runs = Counter(kind.program for kind in sweep.kinds)
     left = {

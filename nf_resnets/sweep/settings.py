@@ -202,7 +202,7 @@ def typed(name: str, value: Any) -> Any:
     # A NumPy float of 32 bits is the shortest number that means it: 0.1, not 0.10000000149.
     if isinstance(value, np.float32 | np.float16):
         value = float(str(value))
-    return kind(value) + 0
+    return value if type(value) is int is kind else kind(value) + 0
 
 
 def make(values: Mapping[str, Any]) -> RunSettings:

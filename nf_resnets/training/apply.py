@@ -86,7 +86,7 @@ def functions_of(network: Any) -> Functions:
       (3, 2)
     """
     if isinstance(network, nn.Module):
-        in_test = {"train": False} if "train" in _call_names(network) else {}
+        in_test: dict[str, Any] = {"train": False} if "train" in _call_names(network) else {}
         init = jax.jit(lambda key, images: network.init(key, images, **in_test))
         return Functions(init, _module_apply(network, train=None))
     if isinstance(network, tuple) and len(network) == 2 and all(map(callable, network)):

@@ -166,7 +166,8 @@ def _begin(wave: _Wave, starts: Sequence[Any], checkpoints: Checkpoints | None) 
             f"{checkpoints.folder} holds a run of other settings or data; expected its own. Remove "
             "it to begin anew, or choose another place for the results."
         )
-    _, tree, facts = hosts.broadcast(saved) or (0, None, None)
+    saved = hosts.broadcast(saved)
+    tree, facts = (None, {}) if saved is None else saved[1:]
     wave.states = program.empty()
     for slot, start in enumerate(starts):
         begun = time.perf_counter()

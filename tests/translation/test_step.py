@@ -113,11 +113,3 @@ def test_the_scalars_learn_slower():
     # Adam's first step is the rate for whatever has a gradient.
     assert layers["multiplier"] == pytest.approx(0.1 * RATE, rel=1e-3)
     assert layers["linear_1"]["kernel"] == pytest.approx(RATE, rel=1e-3)
-
-
-def test_a_batch_of_other_rows_is_refused():
-    model = transformer()
-    mesh = training.make_mesh(devices=jax.devices()[:3])
-    states = training.shard_runs(training.stack([state_of(model)]), mesh)
-    with pytest.raises(ValueError, match="8 rows found; expected a multiple of the 3 devices"):
-        make_train_step(model, sgd, mesh)(states, BATCH)
