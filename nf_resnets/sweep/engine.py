@@ -94,15 +94,8 @@ def make(
       devices: the devices to train on; by default all, of every process.
 
     Raises:
-      ValueError: if the devices do not divide by ``execution.devices_per_run``, or a batch does not
-        divide over so many.
+      ValueError: if devices or a batch do not divide by ``execution.devices_per_run``.
       OSError: if rows or checkpoints cannot be written.
-
-    Example:
-      >>> from nf_resnets import sweep
-      >>> grid = sweep.make_sweep({"peak_lr": (0.1, 0.2)}, {"model": "wrn-10-1", "steps": 20})
-      >>> with sweep.Rows(Path("runs/mine")).open() as rows:                # doctest: +SKIP
-      ...     outcome = make(grid.task, grid.plans, rows, execution=Execution(workers=1))
     """
     devices = list(jax.devices() if devices is None else devices)
     mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
@@ -139,11 +132,7 @@ def make(
 
 
 def sweep_mesh(devices: Sequence[jax.Device], devices_per_run: int) -> jax.sharding.Mesh:
-    """The mesh of a sweep, whose ``data`` axis has the devices of one run.
-
-    Raises:
-      ValueError: if ``devices_per_run`` does not divide the devices.
-    """
+    """The mesh of a sweep, whose ``data`` axis has the devices of one run."""
     if devices_per_run < 1 or len(devices) % devices_per_run:
         raise ValueError(
             f"devices_per_run={devices_per_run} found; expected a divisor of the {len(devices)} "

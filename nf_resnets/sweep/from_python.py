@@ -55,7 +55,6 @@ def run(
 
     Raises:
       ValueError: if a setting is not in order, or does not fit the network or the data.
-      TypeError: if the network, the optimizer or the data set is none.
       OSError: if the folder cannot be written, or another process writes there.
       training.Stopped: if a signal came; the runs are saved.
 

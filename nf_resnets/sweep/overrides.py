@@ -79,10 +79,6 @@ def overrides_of(
 
     ``settings`` are those that a user names besides; a network is called ``name``, by default by
     its class; ``others`` are the other attributes of :class:`Overrides`.
-
-    Raises:
-      ValueError: if there is a network, and a setting of which one would be made.
-      TypeError: if the network or the optimizer is none.
     """
     names = dict(others.pop("names", {}))
     if network is not None:
@@ -100,11 +96,6 @@ def overrides_of(
         elif kind.inputs != "images":
             raise ValueError(f"network is a {names['model']}; expected a network for images.")
     if optimizer is not None:
-        if not callable(optimizer) and not hasattr(optimizer, "update"):
-            raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}; expected an optax transformation, or "
-                "a function of the run's settings that returns one."
-            )
         names["optimizer"] = name or "given"
     return Overrides(network, optimizer=optimizer, names=names, **others)
 
@@ -113,11 +104,6 @@ def named(dataset: data.Dataset | str | os.PathLike[str]) -> tuple[str, Load]:
     """The name of a data set, and what loads it by that name."""
     if isinstance(dataset, str | os.PathLike):
         return os.fspath(dataset), data.load
-    if not isinstance(dataset, data.Dataset):
-        raise TypeError(
-            f"dataset is a {type(dataset).__name__}; expected a name, the path of a folder, or "
-            "a Dataset, as data.from_arrays(images, labels) makes one."
-        )
     return dataset.name, lambda name: dataset
 
 

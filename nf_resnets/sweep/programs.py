@@ -31,12 +31,6 @@ class Programs:
     A program that no thread uses any more is dropped: a process may hold 65,530 pieces of memory
     on Linux, and on a CPU a program takes about a thousand of them.
 
-    Args:
-      task: what the runs are.
-      mesh: the devices.
-      callback: hears of every compilation.
-      vectorize: how a device computes several runs.
-
     Attributes:
       seconds: how long compiling took, in all.
       compiled: how many programs were compiled.

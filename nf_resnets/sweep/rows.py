@@ -81,7 +81,7 @@ class Rows:
 
         Raises:
           OSError: if another process holds it, the folder has rows of other shards, or the file
-            cannot be written; with a sentence.
+            cannot be written.
         """
         if not self._writes:
             yield self

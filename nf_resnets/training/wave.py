@@ -84,7 +84,7 @@ def train(
     Raises:
       Stopped: if ``hooks.stop()`` says so; the wave is saved.
       ValueError: if the checkpoints are of other runs, or a label is no class.
-      OSError: if a row cannot be kept, or the wave cannot be saved when it is told to stop.
+      OSError: if a row cannot be kept, or the wave cannot be saved when it is to stop.
 
     Example:
       >>> import jax.numpy as jnp

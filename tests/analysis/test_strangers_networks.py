@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import nnx
 
-from nf_resnets import analysis, data, models, optim, schemes, training
+from nf_resnets import analysis, data, models, optim, training
 from nf_resnets.init import Rules
 from nf_resnets.taps import TAPS, merge, tap
 from tests.models.trees import quick_jit
@@ -123,32 +123,19 @@ def test_images_of_another_shape_are_refused(name):
             jax.eval_shape(model.init, jax.random.key(0), jnp.ones(shape))
 
 
-def test_a_program_says_what_it_takes():
-    model = models.WideResNet(10, scheme="fixup", stem_channels=4)
-    start = training.Start("fixup", 0, {"learning_rate": 0.1})
-    assert start.scheme == schemes.get("fixup")
-    settings = training.ImageTraining(8, 2)
-    mesh = training.make_mesh(devices=jax.devices()[:1])
-    digits = data.load("digits")
-
-    def make(dataset=digits, optimizer=lambda hyper: optax.sgd(0.1), example=start):
-        return training.image_program(model, dataset, optimizer, mesh, settings, example)
-
-    with pytest.raises(TypeError, match=r"optimizer is a Gradient\w+; expected a function of the"):
-        training.create_state({}, optax.sgd(0.1), {})
-    with pytest.raises(TypeError, match=r"dataset is a tuple; expected a data.Dataset"):
-        make(dataset=(1, 2), example=start)
-    with pytest.raises(TypeError, match=r"example is a dict; expected a training.Start, or a st"):
-        make(example={})
-    deeper = models.WideResNet(16, scheme="fixup", stem_channels=4)
+def test_a_program_refuses_the_parameters_of_another_network():
+    model, deeper = (
+        models.WideResNet(depth, scheme="fixup", stem_channels=4) for depth in (10, 16)
+    )
     shapes = jax.eval_shape(deeper.init, jax.random.key(0), jnp.ones((1, 8, 8, 1)))["params"]
     params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
     state = training.create_state(params, lambda hyper: optax.sgd(0.1), {})
     message = r"leaf 'stage_1/rest/bias_1' \[1\] is in the params and not in the network"
     with pytest.raises(ValueError, match=message):
-        make(example=state)
-    with pytest.raises(TypeError, match=r"model is a dict; expected a Flax module or a function"):
-        training.train_apply({})
+        training.image_program(
+            model, data.load("digits"), lambda hyper: optax.sgd(0.1),
+            training.make_mesh(devices=jax.devices()[:1]), training.ImageTraining(8, 2), state,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("field", [{"flip": "no"}, {"cutout": 0.5}, {"padding": 1.0}])
