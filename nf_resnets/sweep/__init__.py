@@ -2,7 +2,7 @@
 
 from nf_resnets.sweep.engine import Execution, Outcome, make
 from nf_resnets.sweep.from_python import run
-from nf_resnets.sweep.image_task import Sweep, make_sweep
+from nf_resnets.sweep.grid import Sweep, make_sweep
 from nf_resnets.sweep.regimes import Regimes, regimes, regimes_of
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.sweep.select import Optimum, isolated, optima, optimum

@@ -21,7 +21,8 @@ from nf_resnets.machine import device_name
 from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep import engine, for_topology, on_ray, programs
 from nf_resnets.sweep.engine import Execution, Outcome
-from nf_resnets.sweep.image_task import Sweep, make_sweep, refuse_indivisible
+from nf_resnets.sweep.grid import Sweep, make_sweep
+from nf_resnets.sweep.image_task import refuse_indivisible
 from nf_resnets.sweep.options import Options, check, parse_target
 from nf_resnets.sweep.programs import store_programs
 from nf_resnets.sweep.results import METRICS, STOPPED, Result, makers, states_in_words

@@ -9,7 +9,7 @@ from typing import Any
 from nf_resnets import data, training
 from nf_resnets.sweep import engine
 from nf_resnets.sweep.engine import Execution
-from nf_resnets.sweep.image_task import make_sweep
+from nf_resnets.sweep.grid import make_sweep
 from nf_resnets.sweep.overrides import Optimizer, named, overrides_of
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.training.callbacks import Callback, Callbacks

@@ -1,4 +1,4 @@
-"""The runs of a grid of settings: networks for images, on a data set in memory."""
+"""The runs of networks for images, on a data set in memory, and what their settings mean."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
 import re
 import threading
 import typing
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +20,6 @@ from jax.sharding import Mesh
 
 from nf_resnets import data, models, optim, schemes, training
 from nf_resnets.data.order import MOST_STEPS, total_steps
-from nf_resnets.parametrization import STANDARD
 from nf_resnets.sweep.overrides import Overrides
 from nf_resnets.sweep.settings import (
     FIELDS,
@@ -30,14 +27,10 @@ from nf_resnets.sweep.settings import (
     NUMBERS,
     SINGLE,
     RunSettings,
-    checked,
     label,
     make,
-    points,
     scalar_factor,
     shown,
-    swept,
-    value_text,
 )  # fmt: skip
 from nf_resnets.training.initial import Draw
 from nf_resnets.training.run import Plan
@@ -430,127 +423,7 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     return overrides.wrap(optax.chain(*clips, made) if clips else made)
 
 
-UNREAD = ("alpha", "dropout", "base_model")
-"""Settings that some schemes do not read."""
-
-MOST_KINDS = 4096
-"""Combinations of settings of which most need a program of their own."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Sweep:
-    """A grid whose every point has been checked against its data."""
-
-    axes: Mapping[str, tuple[Any, ...]]  # of each swept setting its values
-    base: Mapping[str, Any]  # the other settings, where they are not the defaults
-    kinds: tuple[Kind, ...]  # one for each combination of all settings but ``NUMBERS``
-    task: ImageTask
-
-    @property
-    def runs_of_a_kind(self) -> int:
-        """How many points each kind stands for."""
-        return math.prod(len(values) for name, values in self.axes.items() if name in NUMBERS)
-
-    @property
-    def size(self) -> int:
-        """How many points there are, known without making them."""
-        return len(self.kinds) * self.runs_of_a_kind
-
-    @functools.cached_property
-    def plans(self) -> tuple[Plan, ...]:
-        """The runs, those of one program together, in the order of the grid otherwise."""
-        plans = [self.task.plan(settings) for settings in points(self.axes, self.base)]
-        order = {name: place for place, name in enumerate(dict.fromkeys(p.program for p in plans))}
-        return tuple(sorted(plans, key=lambda plan: order[plan.program]))
-
-    def count(self, rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-        """Of each program how many of some rows are points of the grid, which is not made."""
-        allowed = {
-            name: frozenset(
-                self.axes.get(name) or {getattr(kind.settings, name) for kind in self.kinds}
-            )
-            for name in FIELDS
-        }
-        return Counter(
-            row["program"]
-            for row in rows
-            if all(row.get(name) in values for name, values in allowed.items())
-            and row["data"] == self.task.fingerprint(row["dataset"])
-        )
-
-    @property
-    def programs(self) -> frozenset[str]:
-        """The names of its programs."""
-        return frozenset(kind.program for kind in self.kinds)
-
-
-def make_sweep(
-    axes: Mapping[str, Sequence[Any]],
-    base: Mapping[str, Any] | None = None,
-    *,
-    load: Callable[[str], data.Dataset] = data.load,
-    overrides: Overrides = Overrides(),  # noqa: B008 (a frozen value)
-) -> Sweep:
-    """Checks a grid, before anything starts.
-
-    Args:
-      axes: of each swept setting its values.
-      base: the other settings, where they are not the defaults.
-      load: ``load(name)`` gives a data set.
-      overrides: what is not made from settings.
-
-    Raises:
-      ValueError: if a value is not in order, or does not fit the network or the data; the sentence
-        names the field and the value.
-
-    Example:
-      >>> grid = make_sweep({"peak_lr": (0.1, 0.2), "seed": (0, 1)}, {"model": "wrn-10-1"})
-      >>> grid.size, len(grid.programs)
-      (4, 1)
-    """
-    base = dict(base or {})
-    axes = checked(axes, base)
-    if None in axes.get("scalar_factor", ()):
-        # What it stands for is the scheme's, and could be there twice.
-        raise ValueError("the axis scalar_factor has the value none; expected numbers.")
-    first = {name: values[0] for name, values in axes.items() if name in NUMBERS}
-    others = {name: values for name, values in axes.items() if name not in NUMBERS}
-    count = math.prod(len(values) for values in others.values())
-    if count > MOST_KINDS:
-        raise ValueError(
-            f"a grid of {count:,} combinations of {', '.join(others)} found, each a program to "
-            f"compile; expected at most {MOST_KINDS:,}."
-        )
-    task = ImageTask(load, tuple(swept(axes)) or SINGLE, overrides)
-    of_kinds = points(others, {**base, **first})
-    kinds = [task.kind(settings) for settings in of_kinds]
-    for name in UNREAD:
-        refuse_without_effect(name, axes.get(name, (base.get(name),)), of_kinds)
-    refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), of_kinds)
-    return Sweep(axes, base, tuple(kinds), task)
-
-
-def refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[RunSettings]) -> None:
-    """Refuses a setting that no scheme of the grid reads: its values would all be one run."""
-
-    def reads(scheme: schemes.Scheme) -> bool:
-        if name == "base_model":
-            return scheme.parametrization != STANDARD
-        has = scheme.scalars if name == "scalar_factor" else getattr(scheme.anatomy, name)
-        return bool(has)
-
-    given = [value for value in values if value is not None]
-    if given and not any(reads(schemes.get(point.scheme)) for point in points):
-        what = {
-            "scalar_factor": "leaves that learn slowly", "base_model": "rates that follow a size"
-        }.get(name, name)  # fmt: skip
-        raise ValueError(
-            f"{name}={value_text(name, given[0])} found, but scheme={points[0].scheme!r} has no "
-            f"{what}, nor has another scheme of the grid; expected none."
-        )
-
-
 __all__ = [
-    "UNREAD", "ImageTask", "Kind", "Sweep", "hyper_of", "kind_of", "make_model", "make_sweep",
-    "optimizer", "refuse_indivisible", "refuse_without_effect",
+    "ImageTask", "Kind", "drops_at", "hyper_of", "kind_of", "make_model", "optimizer",
+    "refuse_indivisible",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 from nf_resnets import data
 from nf_resnets.sweep import engine
 from nf_resnets.sweep.engine import Outcome
-from nf_resnets.sweep.image_task import Sweep, make_sweep
+from nf_resnets.sweep.grid import Sweep, make_sweep
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.training.callbacks import Callback

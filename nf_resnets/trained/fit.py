@@ -13,7 +13,8 @@ import jax
 from jax.sharding import Mesh
 
 from nf_resnets import data, training
-from nf_resnets.sweep.image_task import UNREAD, ImageTask, refuse_without_effect
+from nf_resnets.sweep.grid import UNREAD, refuse_without_effect
+from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.overrides import Load, Optimizer, Overrides, named, overrides_of
 from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.trained.file import Trained

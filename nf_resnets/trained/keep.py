@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from nf_resnets.sweep.image_task import Sweep, make_model
+from nf_resnets.sweep.grid import Sweep
+from nf_resnets.sweep.image_task import make_model
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.sweep.settings import FIELDS
 from nf_resnets.trained.file import TrainedError

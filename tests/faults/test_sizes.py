@@ -7,7 +7,7 @@ import time
 import pytest
 import tyro
 
-from nf_resnets.sweep import Rows, image_task, settings
+from nf_resnets.sweep import Rows, make_sweep, settings
 from nf_resnets.sweep import __main__ as main
 
 NINES = "9" * 400
@@ -58,10 +58,10 @@ def test_a_dry_run_of_a_million_points_makes_none_of_them(tmp_path, monkeypatch,
     monkeypatch.setattr(settings, "make", lambda values: made.append(0) or check(values))
     # What a step takes is known, so that nothing is compiled.
     axes = settings.parse(["peak_lr=2^-8:2^1", "scheme=skipinit,alpha_one", "seed=0:49999"])
-    sweep = image_task.make_sweep(axes, {"model": "wrn-10-1"})
+    sweep = make_sweep(axes, {"model": "wrn-10-1"})
     assert len(sweep.programs) == 1
     with Rows(tmp_path / "runs").open() as rows:
-        one = image_task.make_sweep({"seed": (7,)}, {"model": "wrn-10-1", "scheme": "skipinit"})
+        one = make_sweep({"seed": (7,)}, {"model": "wrn-10-1", "scheme": "skipinit"})
         (plan,) = one.plans
         known = {"state": "finished", "steps_done": 220, "seconds": 2.2, "data": plan.data}
         rows.add([{**plan.settings, **known, "key": plan.key, "program": plan.program}])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import tyro
 
-from nf_resnets.sweep import Rows, image_task, results, settings
+from nf_resnets.sweep import Rows, make_sweep, results, settings
 from nf_resnets.sweep import __main__ as main
 from nf_resnets.training.wave import row_of
 
@@ -35,7 +35,7 @@ def command(folder, runs):
 def fill(folder, runs):
     """A folder whose rows say that all runs are finished."""
     base = {"model": "wrn-10-1", "stem_channels": 2, "epochs": 1.0}
-    sweep = image_task.make_sweep(settings.parse(command(folder, runs)[1:3]), base)
+    sweep = make_sweep(settings.parse(command(folder, runs)[1:3]), base)
     assert len(sweep.plans) == runs
     result = {"state": "finished", "steps_done": 22, "train_loss": 1.0, "seconds": 1.0}
     epoch = {"epoch": 1, "step": 22, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nf_resnets import data
-from nf_resnets.sweep import image_task
+from nf_resnets.sweep import image_task, make_sweep
 from nf_resnets.sweep.settings import make
 from tests.models.trees import quick_jit
 from tests.sweep import small
@@ -146,7 +146,7 @@ def with_labels(split, label):
 def test_a_sweep_on_bad_data_does_not_begin():
     """What is checked is tested in tests/data/test_sources.py."""
     with pytest.raises(ValueError, match="digits, train split: label 7 is 10"):
-        image_task.make_sweep({"seed": (0, 1)}, small.BASE, load=with_labels("train", 10))
+        make_sweep({"seed": (0, 1)}, small.BASE, load=with_labels("train", 10))
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_labels_that_are_changed_after_the_check_are_a_failure_and_no_divergence
     """A run that failed can be tried again with the data set mended; one that diverged cannot."""
     monkeypatch.setattr(data.Dataset, "__post_init__", lambda self: None)
     base = {**small.BASE, "model": "cifar-resnet-8", "epochs": 1.0}
-    sweep = image_task.make_sweep({"seed": (0,)}, base, load=with_labels(split, label))
+    sweep = make_sweep({"seed": (0,)}, base, load=with_labels(split, label))
     (row,) = small.run(tmp_path, sweep.plans, sweep.task)[0].values()
     where = "the batch of step" if split == "train" else "the test split"
     assert row["state"] == "failed" and f"a label in {where}" in row["message"]
