@@ -37,6 +37,9 @@ from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import NOISE, Vectorize
 from nf_resnets.training.steps import LONGEST, METRICS, make_train_steps
 
+TEST_BATCH = 500
+"""Examples in a batch of a test, at most."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageTraining:
@@ -49,7 +52,6 @@ class ImageTraining:
       micro_batches: how many parts a device cuts its part of the batch into.
       bn_estimate_batches: how many training batches BatchNorm's statistics are estimated from
         before each test; 0 to test with the running averages.
-      eval_batch_size: examples in a batch of a test.
       draw: the weights that the schemes start from (:func:`nf_resnets.training.draw_params`).
       label_smoothing: the fraction of a label that is spread over all classes.
       average_decay: the decay of a moving average of the parameters, which is then tested in their
@@ -64,7 +66,6 @@ class ImageTraining:
     augmentation: data.Augmentation = data.Augmentation()
     micro_batches: int = 1
     bn_estimate_batches: int = 0
-    eval_batch_size: int = 500
     draw: Draw = "fan_in"
     label_smoothing: float = 0.0
     average_decay: float | None = None
@@ -247,7 +248,7 @@ def image_test(
       ``test(states)`` gives ``accuracy`` and ``loss`` on the test split, float32 [R].
     """
     train_split, test_split = splits
-    evaluate: Any = make_evaluate(eval_apply(model), mesh, batch_size=training.eval_batch_size)
+    evaluate: Any = make_evaluate(eval_apply(model), mesh, batch_size=TEST_BATCH)
     estimate: Any = None
     if training.bn_estimate_batches and has_batch_norm(model):
         estimate = make_estimate_batch_stats(

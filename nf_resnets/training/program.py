@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -89,7 +88,6 @@ class Program:
       steps: ``steps(states, counts) -> Steps`` makes ``counts[r]`` steps of run ``r``, fewer where
         an epoch ends or the run diverges. The states are donated.
       test: ``test(states)`` gives ``accuracy``, ``loss``, ... on the test split, float32 [R].
-      compile_seconds: how long compiling took.
       input_seconds: ``input_seconds()`` is how long ``steps`` has waited for batches so far; None
         where batches do not come from the host.
       close: stops the threads that read batches ahead.
@@ -108,7 +106,6 @@ class Program:
     take: Callable[[TrainState, int], Any]
     steps: Callable[[TrainState, np.ndarray], Steps]
     test: Callable[[TrainState], Mapping[str, np.ndarray]]
-    compile_seconds: float
     input_seconds: Callable[[], float] | None = None
     close: Callable[[], Any] = lambda: None
 
@@ -177,7 +174,6 @@ def build(
             return begin_plain(*values, None)
         return begin_on_data(*values, batch())
 
-    started = time.perf_counter()
     steps = compile_steps(stacked)
     # The first call compiles the others. It is made here, before a run is timed.
     states = empty()
@@ -186,7 +182,7 @@ def build(
     test = make_test(put(states, 0, take(states, 0)))
     return Program(
         mesh=mesh, slots=slots, like=like, empty=empty, begin=begin, put=put, take=take,
-        steps=steps, test=test, compile_seconds=time.perf_counter() - started, **fields,
+        steps=steps, test=test, **fields,
     )  # fmt: skip
 
 

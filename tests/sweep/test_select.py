@@ -170,7 +170,7 @@ def test_the_range_covers_the_optimum_of_a_known_curve(seeds, noise, stated, wid
     # Accuracy is quadratic in log2 of the rate, with its top anywhere between two rates of the
     # grid; a range goes half a step of the grid further than its outermost rates.
     generator = np.random.default_rng(0)
-    draws = 400
+    draws = 200
     covered = widths = 0.0
     for top in generator.uniform(-4.5, -1.5, draws):
         curve = {k: 0.9 - 0.01 * (k - top) ** 2 for k in range(-8, 3)}
