@@ -47,7 +47,7 @@ from typing import Any
 
 from nf_resnets import init, roles, schemes
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
-from nf_resnets.plotting.looks import LOOKS, Look
+from nf_resnets.plotting.style import LOOKS
 from nf_resnets.roles import Role
 
 from .experiment import CURVE_POINTS, Experiment, Results, Row, number
@@ -120,10 +120,9 @@ VARIANTS = {
 }
 
 
-# The same in each of the figures; hollow, as a part is missing.
 LOOKS.update(
     {
-        VARIANTS[name].title: Look(color, marker, fillstyle="none")
+        VARIANTS[name].title: (color, marker)
         for name, color, marker in (
             ("no_bias", "#0E6E2E", "P"), ("tenth", "#2FA58F", "v"), ("tenfold", "#1D2150", "s"),
             ("no_branches", "#6B1A05", "D"), ("nonzero", "#2B1B3D", "X"),

@@ -48,7 +48,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import analysis, data, init, models, optim, roles, schemes, training
-from nf_resnets.plotting.theory import Curves, Dots, theory_figure
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.plotting.theory import Curves
 from nf_resnets.roles import Group, Role
 
 from .experiment import Experiment, Results, Row
@@ -316,12 +317,19 @@ def until_lost(losses: dict[float, float]) -> dict[float, float]:
 def figure(results: Results, path: Path) -> None:
     """Draws, for each depth, the largest rates and the loss that each rate ends with."""
     point = results.points[0]
-    panels: list[Curves | Dots] = []
+    panels = []
     for (depth,), rows in grouped(results.rows, "depth").items():
         lines = summaries(rows, point["momentum"])
+        dots = [
+            Curve(line["title"], [float(line[name])], [at], style=style)
+            for at, line in enumerate(lines)
+            for name, style in (("bound", "open"), ("largest", "dots"))
+            if line[name] != ""
+        ]
         panels.append(
-            Dots(f"Largest rate that trains, {depth} layers", lines, "largest", "bound",
-                 r"learning rate $\eta$", r"$2\,(1 + \mu)\,/\,\lambda_{\max}$ at the start")
+            Panel(r"learning rate $\eta$", "", dots, x_base=10,
+                  names=[line["title"] for line in lines],
+                  heading=f"Largest rate that trains, {depth} layers")
         )  # fmt: skip
         ends = [
             {"title": line["title"], "rate": rate, "loss": loss}
@@ -330,9 +338,9 @@ def figure(results: Results, path: Path) -> None:
         ]
         panels.append(
             Curves(f"Training loss after {point['steps']} steps, {depth} layers", ends, "rate",
-                   "loss", r"learning rate $\eta$", "training loss, last quarter")
+                   "loss", r"learning rate $\eta$", "training loss, last quarter").panel()
         )  # fmt: skip
-    theory_figure(
+    curves_figure(
         panels,
         path,
         title="The largest learning rate that trains",
@@ -341,6 +349,8 @@ def figure(results: Results, path: Path) -> None:
             f"{point['batch_size']}, momentum {point['momentum']:g}, {point['steps']} steps; "
             "geometric means over seeds; lines end where one is lost"
         ),
+        columns=2,
+        legend={"open": r"$2\,(1 + \mu)\,/\,\lambda_{\max}$ at the start"},
     )
 
 

@@ -401,9 +401,8 @@ def write(page: Page, options: Options, folder: Path) -> None:
         subtitle=(
             f"{len(page.rows)} residual branches; {options.batch_size} images of "
             f"{options.dataset}, seed {options.seed}; dots: measured, vertical lines: a stage "
-            "begins"
+            f"begins. {' '.join(page.notes)}"
         ),
-        notes=page.notes,
         reference="start" if options.file else "closed",
     )
 

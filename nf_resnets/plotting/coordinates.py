@@ -29,9 +29,6 @@ def coordinates_figure(
       subtitle: the settings it was made with.
       size: what the sizes are called, such as ``"width"``.
 
-    Raises:
-      ValueError: if there are no rows.
-
     Example:
       >>> import pathlib, tempfile
       >>> path = pathlib.Path(tempfile.mkdtemp(), "coordinates.svg")
@@ -41,14 +38,12 @@ def coordinates_figure(
       >>> path.exists()
       True
     """
-    if not rows:
-        raise ValueError("rows is empty; expected those of at least one network.")
     panels = []
     for place in dict.fromkeys(row["place"] for row in rows):
-        own = [{**row, "title": f"step {row['steps']}"} for row in rows if row["place"] == place]
+        here = [{**row, "title": f"step {row['steps']}"} for row in rows if row["place"] == place]
         panels += [
-            Curves(f"{place}: activation", own, "size", "activation", size, "root mean square"),
-            Curves(f"{place}: change since the start", own, "size", "change", size, ""),
+            Curves(f"{place}: activation", here, "size", "activation", size, "root mean square"),
+            Curves(f"{place}: change since the start", here, "size", "change", size, ""),
         ]
     theory_figure(panels, path, title=title, subtitle=subtitle)
 

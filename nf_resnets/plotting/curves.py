@@ -1,25 +1,30 @@
-"""Curves over steps, blocks or anything else that is counted, in one or several panels."""
+"""Panels of curves, from which all other figures are made."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.diverged import Mark, diverged_band
-from nf_resnets.plotting.looks import Look, looks
-from nf_resnets.plotting.style import (
-    LEVEL,
-    axes_height,
-    end_labels,
-    entry,
-    legend_below,
-    log_axis,
-    saved_figure,
-    value_ticks,
-)
+from nf_resnets.plotting.style import INK, LEVEL, diverged_band, log_axis, looks, saved_figure
+
+STYLES: dict[str, dict[str, Any]] = {
+    "line": {},
+    "dots": {"linestyle": "none"},
+    "best": {"linestyle": "none", "markersize": 8, "markeredgecolor": "white"},
+    "open": {
+        "linestyle": "none",
+        "markersize": 8,
+        "fillstyle": "full",
+        "markerfacecolor": "white",
+        "markeredgewidth": 1.8,
+    },
+    "--": {"linestyle": (0, (4, 2)), "marker": "", "linewidth": 1.3},
+    ":": {"linestyle": ":", "marker": "", "linewidth": 1.3},
+}
+"""What a curve changes of its title's look."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +34,14 @@ class Curve:
     Attributes:
       title: what the legend calls it; curves of one title have one colour and one entry.
       x: where, in the panel's unit.
-      y: how much; as many as there are in ``x``.
+      y: how much; as many as there are in ``x``. NaN is a gap.
       diverged: whether its run ended by divergence: where it ends is marked in a band of its own.
       marked: whether all of its points are drawn too, and not a few.
-      low: the lower end of a band around ``y``, such as the worst of several seeds; () for none.
+      low: the lower end of a band around ``y``, of bars where points are drawn; () for none.
       high: the upper end.
+      style: ``"line"``, ``"dots"``, ``"best"`` (large dots), ``"open"`` (hollow ones), ``"--"`` or
+        ``":"``.
+      lost: at which ``x`` runs diverged, which are marked as well.
     """
 
     title: str
@@ -43,14 +51,8 @@ class Curve:
     marked: bool = False
     low: Sequence[float] = ()
     high: Sequence[float] = ()
-
-    def __post_init__(self) -> None:
-        ends = [end for end in (self.low, self.high) if len(end)]
-        if not len(self.x) or {len(self.y), *map(len, ends)} != {len(self.x)}:
-            raise ValueError(
-                f"curve {self.title!r} has {len(self.x)} x and {len(self.y)} y; expected as many "
-                "of both, of low and of high, and at least one."
-            )
+    style: str = "line"
+    lost: Sequence[float] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +62,17 @@ class Panel:
     Attributes:
       x_label: what is counted, with its unit.
       y_label: what is measured, with its unit.
-      curves: its lines; the first lies lowest.
+      curves: its lines.
       y_limits: the range of ``y``; None for that of the curves.
       level: a dashed line and what the legend calls it, such as chance.
       more_is_better: whether diverged runs are marked at the bottom, and not at the top.
       x_base: 2 or 10 for a logarithmic axis, 0 for a linear one.
-      y_base: the same for ``y``.
+      y_base: the same for ``y``; what is not above 0 is left out.
       heading: what stands above it.
+      ticks: of a logarithmic horizontal axis; () for those that fit.
+      lines: where vertical lines stand, such as the blocks at which stages begin.
+      names: what stands at ``y`` of 0, 1, ..., from the top, in place of numbers.
+      own_legend: whether its curves have colours and a legend of their own.
     """
 
     x_label: str
@@ -78,42 +84,33 @@ class Panel:
     x_base: int = 0
     y_base: int = 0
     heading: str = ""
-
-
-def moving_average(values: Sequence[float], window: int) -> list[float]:
-    """The mean of each value and the ``window - 1`` before it, of fewer at the start.
-
-    Raises:
-      ValueError: if ``window`` is below 1.
-
-    Example:
-      >>> moving_average([4.0, 2.0, 0.0, 1.0], 2)
-      [4.0, 3.0, 1.0, 0.5]
-    """
-    if window < 1:
-        raise ValueError(f"window={window} found; expected at least 1.")
-    parts = [values[max(0, end - window) : end] for end in range(1, len(values) + 1)]
-    return [sum(part) / len(part) for part in parts]
+    ticks: Sequence[float] = ()
+    lines: Sequence[float] = ()
+    names: Sequence[str] = ()
+    own_legend: bool = False
 
 
 def curves_figure(
-    panels: Sequence[Panel],
+    panels: Sequence[Panel | Callable[[Any], None]],
     path: str | os.PathLike[str],
     *,
     title: str,
     subtitle: str,
     columns: int | None = None,
+    legend: Mapping[str, str] | None = None,
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Draws panels and saves the figure.
-
-    A single panel has its curves' titles beside their ends, several have one legend.
+    """Draws panels with one legend, and saves the figure.
 
     Args:
-      panels: from left to right; a curve's title has the same colour in all of them.
+      panels: from left to right, or functions that draw into axes; a curve's title has the same
+        colour in all of them.
       path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: what the figure shows.
       subtitle: the settings it was made with.
       columns: how many panels stand side by side; None for all.
+      legend: what the legend calls styles of curves, such as ``{"--": "closed form"}``.
+      styles: Matplotlib's arguments for each title; None for those of the schemes.
 
     Raises:
       ValueError: if there are no panels, or one has no curves.
@@ -126,25 +123,128 @@ def curves_figure(
       >>> path.exists()
       True
     """
-    if not panels or not all(panel.curves for panel in panels):
+    drawn = [panel for panel in panels if isinstance(panel, Panel)]
+    if not panels or not all(panel.curves for panel in drawn):
         raise ValueError("a panel without curves found; expected at least one curve in each.")
-    look = looks(curve.title for panel in panels for curve in panel.curves)
-    across = columns or len(panels)
+    shared = [panel for panel in drawn if not panel.own_legend]
+    if styles is None:
+        styles = looks(curve.title for panel in shared for curve in panel.curves)
+    entries = _entries(shared, styles, legend or {})
+    across = min(columns or len(panels), len(panels))
     down = -(-len(panels) // across)
-    size = 6.6 if len(panels) == 1 else 3.6 * across + 0.4, 3.2 * down + 1
+    widths = [0.075 * len(label) + 0.55 for label, _ in entries]
+    if len(panels) == 1:
+        size, place, beside = (5.2 + max(widths), 4.0), "outside center right", 1
+    else:
+        place, beside = "outside lower center", _columns(widths, 3.6 * across + 0.2)
+        below = 0.2 * -(-len(entries) // beside)
+        size = (3.6 * across + 0.4, 2.9 * down + 0.1 + below)
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(down, across, squeeze=False)
         for axes in grid.flat[len(panels) :]:
             axes.remove()
         for axes, panel in zip(grid.flat, panels, strict=False):
-            band = _draw(axes, panel, look)
-            if len(panels) == 1:
-                end_labels(axes, _ends(axes, panel, look, band))
-        if len(panels) > 1:
-            entries = [entry(name, **own.line | own.dots, ms=5) for name, own in look.items()]
-            levels = dict.fromkeys(panel.level[1] for panel in panels if panel.level is not None)
-            entries += [entry(label, **LEVEL) for label in levels]
-            legend_below(figure, entries)
+            if isinstance(panel, Panel):
+                _draw(axes, panel, looks(c.title for c in panel.curves)
+                      if panel.own_legend else styles)  # fmt: skip
+            else:
+                panel(axes)
+        from matplotlib.lines import Line2D
+
+        handles = [Line2D([], [], **look, label=label) for label, look in entries]
+        figure.legend(handles=handles, loc=place, ncols=beside, fontsize=9)
+
+
+def _columns(widths: Sequence[float], room: float) -> int:
+    """In how many columns of a legend entries of these widths fit."""
+    for columns in range(len(widths), 1, -1):
+        down = -(-len(widths) // columns)
+        if sum(max(widths[at : at + down]) for at in range(0, len(widths), down)) <= room:
+            return columns
+    return 1
+
+
+def _entries(
+    panels: Sequence[Panel],
+    styles: Mapping[str, Mapping[str, Any]],
+    legend: Mapping[str, str],
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """The legend's labels and looks; of one panel from the highest end to the lowest."""
+    curves = [curve for panel in panels for curve in panel.curves]
+    kinds: dict[str, set[str]] = {}
+    ends: dict[str, float] = {}
+    for curve in curves:
+        kinds.setdefault(curve.title, set()).add(curve.style)
+        finite = [y for y in curve.y if math.isfinite(y)]
+        ends.setdefault(curve.title, finite[-1] if finite else -math.inf)
+    titles = sorted(kinds, key=lambda t: -ends[t]) if len(panels) == 1 else list(kinds)
+    entries: list[tuple[str, Mapping[str, Any]]] = []
+    for title in titles:
+        style = next((s for s in ("line", "dots", "--", ":") if s in kinds[title]), "dots")
+        entries.append((title, {**styles[title], **STYLES[style]}))
+    used = {curve.style for curve in curves}
+    for style, label in legend.items():
+        if style in used:
+            entries.append((label, {"color": INK, "marker": "o", **STYLES[style]}))
+    levels = dict.fromkeys(panel.level[1] for panel in panels if panel.level)
+    return entries + [(label, LEVEL) for label in levels]
+
+
+def _draw(axes: Any, panel: Panel, styles: Mapping[str, Mapping[str, Any]]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if panel.level is not None:
+        axes.axhline(panel.level[0], **LEVEL, zorder=1)
+    for x in panel.lines:
+        axes.axvline(x, color="#AAAAAA", linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+    marks = []
+    for curve in panel.curves:
+        look = {**styles[curve.title], **STYLES[curve.style]}
+        y = [v if v > 0 or not panel.y_base else math.nan for v in curve.y]
+        points = curve.marked or curve.style == "dots"
+        if len(curve.low) and points:
+            axes.vlines(curve.x, curve.low, curve.high, look["color"], linewidth=1.2)
+        elif len(curve.low):
+            band = {"color": look["color"], "alpha": 0.16, "linewidth": 0, "zorder": 2}
+            axes.fill_between(curve.x, curve.low, curve.high, **band)
+        every = max(1, len(curve.x) // (40 if points else 8))
+        above = 2 if curve.style in ("--", ":") else 4 if curve.style in ("best", "open") else 3
+        axes.plot(curve.x, y, **look, markevery=every, zorder=above, label=curve.title)
+        dots = {**styles[curve.title], "linestyle": "none"}
+        marks += [(x, dots) for x in [*curve.lost, *([curve.x[-1]] if curve.diverged else [])]]
+    every_x = [x for curve in panel.curves for x in (*curve.x, *curve.lost)]
+    if panel.x_base:
+        log_axis(axes.xaxis, panel.x_base, panel.ticks or every_x)
+        axes.set_xlim(min(every_x) / 1.25, max(every_x) * 1.25)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    low, high = panel.y_limits or axes.get_ylim()
+    if panel.y_base:
+        axes.set_yscale("log", base=panel.y_base)
+        low, high = panel.y_limits or axes.get_ylim()
+        if high < 4 * low:  # small changes look small
+            low, high = math.sqrt(low * high) / 2, math.sqrt(low * high) * 2
+        log_axis(axes.yaxis, panel.y_base, [low, high])
+    axes.set_ylim(low, high)
+    if panel.names:
+        axes.set_yticks(range(len(panel.names)), panel.names)
+        axes.set_ylim(len(panel.names) - 0.5, -0.5)
+    axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.heading)
+    if panel.own_legend:
+        axes.legend(fontsize=8)
+    if marks:
+        diverged_band(axes, marks, bottom=panel.more_is_better)
+
+
+def moving_average(values: Sequence[float], window: int) -> list[float]:
+    """The mean of each value and the ``window - 1`` before it, of fewer at the start.
+
+    Example:
+      >>> moving_average([4.0, 2.0, 0.0, 1.0], 2)
+      [4.0, 3.0, 1.0, 0.5]
+    """
+    parts = [values[max(0, end - window) : end] for end in range(1, len(values) + 1)]
+    return [sum(part) / len(part) for part in parts]
 
 
 def smoothed(curve: Curve, window: int) -> Curve:
@@ -153,55 +253,13 @@ def smoothed(curve: Curve, window: int) -> Curve:
     return dataclasses.replace(curve, y=y, low=low, high=high)
 
 
-def _draw(axes: Any, panel: Panel, look: Mapping[str, Look]) -> float:
-    """Draws the curves of a panel; the height of its band of diverged runs, NaN without one."""
-    from matplotlib.ticker import MaxNLocator
+def column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """A column of rows as numbers, NaN where it is empty.
 
-    if panel.level is not None:
-        axes.axhline(panel.level[0], **LEVEL, zorder=1)
-    for curve in panel.curves:
-        own = look[curve.title]
-        # Of a curve of many points a few are marked: they tell curves apart in grey.
-        every = 1 if curve.marked else max(1, len(curve.x) // 8)
-        above = 2 if own.muted else 3
-        if len(curve.low):
-            axes.fill_between(
-                curve.x, curve.low, curve.high, color=own.color, alpha=0.16, lw=0, zorder=above - 1
-            )
-        axes.plot(curve.x, curve.y, **own.line | own.dots, ms=4, markevery=every, zorder=above)
-    if panel.x_base:
-        every_x = [x for curve in panel.curves for x in curve.x]
-        log_axis(axes, "x", every_x, base=panel.x_base)
-        value_ticks(axes, every_x)
-        axes.set_xlim(min(every_x) / 1.15, max(every_x) * 1.15)
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    if panel.y_base:
-        axes.set_yscale("log")
-        axes.set_ylim(*(panel.y_limits or axes.get_ylim()))
-        log_axis(axes, "y", axes.get_ylim(), base=panel.y_base)
-    axes.set_xlabel(panel.x_label)
-    axes.set_ylabel(panel.y_label)
-    axes.set_title(panel.heading)
-    axes.set_ylim(*(panel.y_limits or axes.get_ylim()))
-    axes.set_xlim(axes.get_xlim())
-    marks = [Mark(curve.x[-1], look[curve.title]) for curve in panel.curves if curve.diverged]
-    if not marks:
-        return math.nan
-    return diverged_band(axes, marks, at="bottom" if panel.more_is_better else "top")
+    >>> column([{"a": "1"}, {"a": ""}], "a")
+    [1.0, nan]
+    """
+    return [math.nan if row.get(name) in ("", None) else float(row[name]) for row in rows]
 
 
-def _ends(
-    axes: Any, panel: Panel, look: Mapping[str, Look], band: float
-) -> list[tuple[str, float, Look | None]]:
-    """The labels of a panel's curves; of those of one title the last has it."""
-    ends: dict[str, tuple[str, float, Look | None]] = {}
-    for curve in panel.curves:
-        height = band if curve.diverged else axes_height(axes, curve.y[-1])
-        ends[curve.title] = (curve.title, min(max(height, 0.0), 1.0), look[curve.title])
-    if panel.level is not None:
-        ends[panel.level[1]] = (panel.level[1], axes_height(axes, panel.level[0]), None)
-    return list(ends.values())
-
-
-__all__ = ["Curve", "Panel", "curves_figure", "moving_average", "smoothed"]
+__all__ = ["Curve", "Panel", "column", "curves_figure", "moving_average", "smoothed"]

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from nf_resnets.plotting.looks import looks
-from nf_resnets.plotting.signal import (
-    Quantity,
-    draw_quantity,
-    finish_axes,
-    finite,
-    transition_lines,
-)
-from nf_resnets.plotting.style import INK, saved_figure
+from nf_resnets.plotting.curves import Curve, Panel, column, curves_figure
+from nf_resnets.plotting.signal import Quantity, blocks_curves, blocks_panel
 
 Row = Mapping[str, Any]
 
@@ -43,7 +37,6 @@ def page_figure(
     *,
     title: str,
     subtitle: str,
-    notes: Sequence[str] = (),
     reference: Literal["closed", "start"] = "closed",
 ) -> None:
     """Draws the page of a network and saves it.
@@ -56,73 +49,25 @@ def page_figure(
       rows: one for each block, with ``k``, ``transition`` and any of the columns ``skip``,
         ``branch``, ``sum``, ``closed_skip``, ``closed_branch``, ``closed_sum``, ``share``,
         ``closed_share``, ``squared_mean``, ``variance``, ``gradient_norm``, ``closed_gradient``,
-        ``bound``, ``eta`` and ``scalar``; a panel of which nothing is there says so.
+        ``bound``, ``eta`` and ``scalar``; a panel of which nothing is there is left out.
       path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: the network.
       subtitle: the settings.
-      notes: lines for the foot of the page.
       reference: what is drawn as lines beside the dots: the closed form, or the network's start,
         whose columns begin with ``start_``.
-
-    Raises:
-      ValueError: if there are no rows.
     """
-    if not rows:
-        raise ValueError("rows is empty; expected one for each residual block.")
-    foot = 0.2 * len(notes) + 0.1
-    size = 12.6, 7.4 + foot
-    with saved_figure(path, size, title=title, subtitle=subtitle, foot=foot) as figure:
-        for axes, panel in zip(figure.subplots(2, 3).ravel(), _PANELS, strict=True):
-            _draw_panel(axes, rows, reference, *panel)
-        for index, line in enumerate(notes):
-            height = (foot - 0.1 - 0.2 * index) / size[1]
-            figure.text(0.012, height, line, fontsize=9, color=INK, va="center")
-
-
-def _draw_panel(
-    axes: Any,
-    rows: Sequence[Row],
-    reference: str,
-    heading: str,
-    label: str,
-    scale: str,
-    curves: Sequence[tuple[str, str, str]],
-) -> None:
-    axes.set_title(heading, fontsize=10)
-    if reference == "start":
-        curves = [(column, name, f"start_{column}") for column, name, _ in curves]
-    there = [
-        (index, curve) for index, curve in enumerate(curves) if finite(rows, curve[0], "linear")
-    ]
-    if not there:
-        axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", color="#777777")
-        axes.set_axis_off()
-        return
-    transition_lines(axes, rows)
-    zeros = []
-    own = looks(name for _, name, _ in curves)
-    for _, (column, name, form) in there:
-        quantity = Quantity(column, label, form, scale=scale)
-        draw_quantity(axes, rows, quantity, own[name], size=4.5)
-        if finite(rows, column, scale):
-            axes.plot([], [], **own[name].dots, ms=4.5, linestyle="none", label=name)
-        else:
-            zeros.append(name)
-    if any(form and finite(rows, form, scale) for _, (_, _, form) in there):
-        axes.plot([], [], "--", color=INK, linewidth=1.3, label=_REFERENCES[reference])
-    if axes.get_legend_handles_labels()[0]:
-        finish_axes(axes, Quantity("", label, scale=scale))
-        axes.margins(y=0.12)
-        axes.legend(fontsize=8, loc="best")
-    else:
-        axes.set_axis_off()
-    if zeros:
-        said = f"{' and '.join(zeros)}: 0 at every block"
-        axes.text(0.03, 0.03, said, transform=axes.transAxes, fontsize=8, color=INK)
-    if scale == "linear":
-        # From 0 on, unless something is below it.
-        low, high = axes.dataLim.y0, axes.dataLim.y1
-        axes.set_ylim(1.1 * min(low, 0.0), 1.1 * high if high > 0 else 1.0)
+    panels: list[Panel] = []
+    for heading, label, scale, quantities in _PANELS:
+        curves: list[Curve] = []
+        for name, shown, closed in quantities:
+            form = f"start_{name}" if reference == "start" else closed
+            positive = any(value > 0 or scale == "linear" for value in column(rows, name))
+            if positive and not all(map(math.isnan, column(rows, name))):
+                curves += blocks_curves(shown, rows, Quantity(name, label, form, scale=scale))
+        if curves:
+            panels.append(blocks_panel(heading, rows, Quantity("", label, scale=scale), curves))
+    legend = {"--": _REFERENCES[reference]}
+    curves_figure(panels, path, title=title, subtitle=subtitle, columns=3, legend=legend)
 
 
 __all__ = ["page_figure"]

@@ -8,8 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.looks import Look, looks
-from nf_resnets.plotting.style import INK, entry, legend_below, log_axis, saved_figure, widen
+from nf_resnets.plotting.curves import Curve, Panel, column, curves_figure
 
 Row = Mapping[str, Any]
 
@@ -35,6 +34,9 @@ class Quantity:
     error: str = ""
 
 
+BASES = {"linear": 0, "log2": 2, "log10": 10}
+
+
 def signal_figure(
     panels: Sequence[tuple[str, Sequence[Row], Quantity]],
     path: str | os.PathLike[str],
@@ -58,9 +60,6 @@ def signal_figure(
       second_form: what it calls the dotted line; ``""`` if there is none.
       columns: panels beside each other.
 
-    Raises:
-      ValueError: if a panel has no rows, or a quantity's scale is not one of the three.
-
     Example:
       >>> import pathlib, tempfile
       >>> path = pathlib.Path(tempfile.mkdtemp(), "signal.svg")
@@ -71,105 +70,41 @@ def signal_figure(
       >>> path.exists()
       True
     """
-    if not panels or not all(rows for _, rows, _ in panels):
-        raise ValueError("a panel without rows found; expected at least one row in each.")
-    styles = looks(row["title"] for _, rows, _ in panels for row in rows)
-    height = math.ceil(len(panels) / columns)
-    size = 4.1 * columns + 0.4, 3.3 * height + 0.7
-    with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
-        grid = figure.subplots(height, columns, squeeze=False).ravel()
-        for axes, (heading, rows, quantity) in zip(grid, panels, strict=False):
-            transition_lines(axes, rows)
-            for name in dict.fromkeys(row["title"] for row in rows):
-                own = [row for row in rows if row["title"] == name]
-                draw_quantity(axes, own, quantity, styles[name])
-            finish_axes(axes, quantity)
-            axes.set_title(heading, fontsize=10)
-        for axes in grid[len(panels) :]:
-            axes.set_axis_off()
-        entries = [
-            entry(name, **look.dots, linestyle="none", ms=5) for name, look in styles.items()
-        ]
-        for label, dashes in ((form, "--"), (second_form, ":")):
-            if label:
-                entries.append(entry(label, color=INK, linewidth=1.3, linestyle=dashes))
-        legend_below(figure, entries)
+    drawn = []
+    for heading, rows, quantity in panels:
+        curves: list[Curve] = []
+        for name in dict.fromkeys(row["title"] for row in rows):
+            of_title = [row for row in rows if row["title"] == name]
+            curves += blocks_curves(name, of_title, quantity)
+        drawn.append(blocks_panel(heading, rows, quantity, curves))
+    legend = {"--": form, ":": second_form}
+    curves_figure(drawn, path, title=title, subtitle=subtitle, columns=columns, legend=legend)
 
 
-def draw_quantity(
-    axes: Any, rows: Sequence[Row], quantity: Quantity, look: Look, *, size: float = 5
-) -> None:
-    """Draws one curve: the measured dots, and below them the lines of its closed forms."""
-    for column, dashes in ((quantity.form, "--"), (quantity.second_form, ":")):
-        points = finite(rows, column, quantity.scale) if column else []
-        if points:
-            axes.plot(*zip(*points, strict=True), dashes, color=look.color, linewidth=1.3, zorder=2)
-    points = finite(rows, quantity.column, quantity.scale)
-    if points:
-        # Of hundreds of blocks a few dozen dots say enough.
-        every = max(1, len(points) // 40)
-        shown = points[::every]
-        axes.plot(
-            *zip(*shown, strict=True), **look.dots, ms=size, zorder=3, linestyle="none",
-            markeredgecolor="white" if look.fillstyle == "full" else look.color,
-            markeredgewidth=0.4 if look.fillstyle == "full" else 1.0,
-        )  # fmt: skip
-        if quantity.error:
-            deviations = dict(finite(rows, quantity.error, "linear"))
-            bars = [(k, y, deviations[k]) for k, y in shown if k in deviations]
-            if bars:
-                axes.errorbar(*zip(*bars, strict=True), fmt="none", color=look.color, linewidth=0.9)
-
-
-def finite(rows: Sequence[Row], column: str, scale: str) -> list[tuple[int, float]]:
-    """The points ``(k, value)`` of a column that can be drawn on a scale.
-
-    Example:
-      >>> rows = [{"k": 1, "Var": 0.0}, {"k": 2, "Var": 0.5}, {"k": 3, "Var": ""}]
-      >>> finite(rows, "Var", "log2")
-      [(2, 0.5)]
-    """
-    points = [(int(row["k"]), row.get(column, "")) for row in rows]
-    values = [(k, float(value)) for k, value in points if value not in ("", None)]
-    return [
-        (k, value)
-        for k, value in values
-        if math.isfinite(value) and (scale == "linear" or value > 0)
+def blocks_curves(name: str, rows: Sequence[Row], quantity: Quantity) -> list[Curve]:
+    """The lines of the closed forms, and the measured dots with their standard errors."""
+    k = column(rows, "k")
+    forms = ((quantity.form, "--"), (quantity.second_form, ":"))
+    curves = [
+        Curve(name, k, column(rows, each), style=style)
+        for each, style in forms
+        if each and not all(map(math.isnan, column(rows, each)))
     ]
+    y, errors = column(rows, quantity.column), column(rows, quantity.error)
+    low, high = ([a + s * b for a, b in zip(y, errors, strict=True)] for s in (-1, 1))
+    bars: Any = {"low": low, "high": high} if quantity.error else {}
+    return [*curves, Curve(name, k, y, style="dots", **bars)]
 
 
-def transition_lines(axes: Any, rows: Sequence[Row]) -> None:
-    """Marks where stages begin by thin vertical lines before their first blocks."""
-    for k in sorted({int(row["k"]) for row in rows if str(row.get("transition")) == "True"}):
-        axes.axvline(k - 0.5, color="#AAAAAA", linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+def blocks_panel(
+    heading: str, rows: Sequence[Row], quantity: Quantity, curves: Sequence[Curve]
+) -> Panel:
+    """A panel over the blocks, with a vertical line where a stage begins."""
+    begins = sorted({int(row["k"]) - 0.5 for row in rows if str(row.get("transition")) == "True"})
+    return Panel(
+        "block $k$", quantity.label, curves, y_base=BASES[quantity.scale], heading=heading,
+        lines=begins,
+    )  # fmt: skip
 
 
-def finish_axes(axes: Any, quantity: Quantity) -> None:
-    """Labels the axes and sets their scale.
-
-    Raises:
-      ValueError: if the scale is not one of the three.
-    """
-    from matplotlib.ticker import MaxNLocator
-
-    if quantity.scale not in ("linear", "log2", "log10"):
-        raise ValueError(f"scale={quantity.scale!r} found; expected 'linear', 'log2' or 'log10'.")
-    if quantity.scale != "linear":
-        axes.set_yscale("log")
-        # A constant would be drawn with the noise of float32 all over the axes.
-        ends = widen(axes)
-        log_axis(axes, "y", ends, base=int(quantity.scale[3:]))
-        axes.set_ylim(*ends)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_xlabel("block $k$")
-    axes.set_ylabel(quantity.label)
-
-
-__all__ = [
-    "Quantity",
-    "draw_quantity",
-    "finish_axes",
-    "finite",
-    "signal_figure",
-    "transition_lines",
-]
+__all__ = ["Quantity", "blocks_curves", "blocks_panel", "signal_figure"]

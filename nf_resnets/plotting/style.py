@@ -1,4 +1,4 @@
-"""One look for all figures: sizes, headings, ticks, and what is written beside a curve."""
+"""The look of all figures: the colour and marker of each scheme, axes, headings, files."""
 
 from __future__ import annotations
 
@@ -7,25 +7,59 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+import tempfile
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from nf_resnets.plotting.looks import Look
-from nf_resnets.plotting.whole import whole_file
-
-ACCENT = "#0072B2"
-"""Of what is the only one of its kind."""
-MARK = "#D55E00"
-"""Of what is pointed at."""
 INK = "#444444"
-"""Of what stands for no curve in particular."""
 LEVEL: Any = {"color": "#777777", "linewidth": 1, "linestyle": (0, (4, 3))}
 """A level such as chance."""
 
+LOOKS: dict[str, tuple[str, Any]] = {
+    "Fixup": ("#0072B2", "o"),
+    "SkipInit": ("#D55E00", "s"),
+    "RescaleNet": ("#009E73", "D"),
+    "NF-ResNet": ("#CC79A7", "v"),
+    "ReZero": ("#56B4E9", "p"),
+    "T-Fixup": ("#332288", "h"),
+    "α = 1/√L": ("#E69F00", "^"),
+    "regularised SkipInit": ("#9C4500", "s"),
+    "α = 0": ("#D55E00", "s"),  # SkipInit, as its paper calls it
+    "LSUV": ("#882255", "P"),
+    "CompleteP": ("#B2182B", "8"),
+    "depth-μP": ("#542788", "8"),
+    "μP": ("#01665E", "8"),
+    "orthogonal": ("#999933", "<"),
+    "DyT": ("#997700", "X"),
+    "Derf": ("#994455", "X"),
+    "BatchNorm": ("#707070", "d"),
+    "one BatchNorm": ("#303030", "d"),
+    "GroupNorm": ("#8A8A8A", "H"),
+    "LayerNorm": ("#5A5A5A", (4, 1, 0)),
+    "DeepNorm": ("#3E5A6E", (5, 1, 0)),
+    "Admin": ("#7488A0", (5, 1, 0)),
+    "plain residual": ("#4A3B2A", (6, 1, 0)),
+    "no LayerNorm": ("#4A3B2A", (6, 1, 0)),
+    "He": ("#4A3B2A", (6, 1, 0)),
+    "Xavier": ("#7F6A4D", ">"),
+    "α = 1": ("#8C510A", ">"),
+    "(x + F)/√2": ("#B08A3E", "<"),
+}
+"""Colour and marker of each scheme by its title, for colour-blind readers too (Okabe and Ito; Tol).
+
+Baselines are grey or brown. A scheme of your own may have a line here.
+"""
+_SPARE = (
+    ("#117733", "P"), ("#CC6677", "^"), ("#222255", "s"), ("#44AA99", "v"), ("#661100", "o"),
+    ("#6699CC", "p"),
+)  # fmt: skip
+_VARIANTS = (("-", "full"), ("--", "none"), (":", "none"), ("-.", "none"))
+
 RC: Any = {
     "figure.dpi": 160,
-    "font.size": 10,
-    "axes.titlesize": 11,
+    "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -34,230 +68,165 @@ RC: Any = {
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "lines.linewidth": 1.8,
-    "lines.markersize": 6,
+    "lines.markersize": 5,
     "legend.frameon": False,
     # The same figure gives the same file.
     "svg.hashsalt": "nf_resnets",
 }
 
-
 NO_MATPLOTLIB = (
-    "Matplotlib is not installed, and no figure is drawn: pip install 'nf_resnets[experiments]'."
+    "No figure is drawn without Matplotlib and Jinja2: pip install 'nf_resnets[experiments]'."
 )
 
 
 def can_draw() -> bool:
-    """Tells whether Matplotlib is installed, which all figures need."""
-    return importlib.util.find_spec("matplotlib") is not None
+    """Tells whether Matplotlib and Jinja2 are installed, which figures and reports need."""
+    return all(importlib.util.find_spec(name) for name in ("matplotlib", "jinja2"))
 
 
-def entry(label: str, **look: Any) -> Any:
-    """A line of a legend."""
-    from matplotlib.lines import Line2D
+def looks(titles: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns Matplotlib's arguments for the curve of each title.
 
-    return Line2D([], [], label=label, **look)
-
-
-def power_of_two(value: float) -> int | None:
-    """The exponent of a rate that is a power of two, None of others.
+    A title that begins with a scheme's is a variant of it: it has the scheme's colour and another
+    line. Other titles have spare colours.
 
     Example:
-      >>> power_of_two(0.25), power_of_two(1.0), power_of_two(0.1)
-      (-2, 0, None)
+      >>> styles = looks(["Fixup", "Fixup + mixup", "mine"])
+      >>> styles["Fixup + mixup"]["color"], styles["Fixup + mixup"]["linestyle"]
+      ('#0072B2', '--')
     """
-    mantissa, exponent = math.frexp(value)
-    return exponent - 1 if mantissa == 0.5 else None
+    titles = list(dict.fromkeys(titles))
+    styles: dict[str, dict[str, Any]] = {}
+    for title in sorted(titles, key=lambda title: title not in LOOKS):
+        schemes = [name for name in LOOKS if re.match(rf"{re.escape(name)}(?![\w.])", title, re.I)]
+        colors = [LOOKS[max(schemes, key=len)]] if schemes else _SPARE
+        options = [
+            {"color": color, "marker": marker, "linestyle": line, "fillstyle": fill}
+            for line, fill in _VARIANTS
+            for color, marker in colors
+        ]
+        unused = [look for look in options if look not in styles.values()]
+        styles[title] = (unused or options)[0]
+    return {title: styles[title] for title in titles}
 
 
-def log_axis(axes: Any, which: str, values: Sequence[float], *, base: int, room: int = 8) -> None:
-    """Makes an axis logarithmic, with a label at powers of its base and nowhere else.
+def log_axis(axis: Any, base: int, values: Sequence[float]) -> None:
+    """Makes an axis logarithmic; few values of 1 or more are ticks themselves."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    Where less than two powers of ten are spanned, 1, 2 and 5 times a power have labels, too.
-
-    Args:
-      axes: of Matplotlib.
-      which: ``"x"`` or ``"y"``.
-      values: what is drawn along it, of which those above 0 can be; the labels span them.
-      base: 2 or 10.
-      room: how many labels fit at most.
-    """
-    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
-
-    positive = [value for value in values if value > 0] or [1.0]
-    ends = math.log(min(positive), base), math.log(max(positive), base)
-    first, last = math.floor(ends[0] + 1e-9), math.ceil(ends[1] - 1e-9)
-    every = max(1, -(-(last - first + 1) // max(2, min(room, 8))))
-    # Multiples of the step, so that the power 0 is among them.
-    exponents = [e for e in range(first, last + 1) if e % every == 0]
-    ticks = {float(base) ** e: f"${base}^{{{e}}}$" for e in exponents}
-    if base == 10 and ends[1] - ends[0] < 2:
-        ticks = {n * 10.0**e: f"{n * 10.0**e:g}" for e in range(first, last + 1) for n in (1, 2, 5)}
-    getattr(axes, f"set_{which}scale")("log", base=base)
-    axis = getattr(axes, f"{which}axis")
-    axis.set_major_locator(FixedLocator(list(ticks)))
-    axis.set_major_formatter(FixedFormatter(list(ticks.values())))
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=base)
     axis.set_minor_locator(NullLocator())
-
-
-def value_ticks(axes: Any, values: Sequence[float]) -> None:
-    """Ticks of a horizontal axis at its values, where they are few; elsewhere they stay."""
     distinct = sorted(set(values))
-    if len(distinct) <= 6:
-        axes.set_xticks(distinct, [f"{value:,g}" for value in distinct], minor=False)
-        axes.minorticks_off()
+    if len(distinct) <= 6 and distinct[0] >= 1:
+        axis.set_ticks(distinct, [f"{value:,g}" for value in distinct])
+    elif base == 10 and distinct[-1] < 100 * distinct[0]:
+        axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def widen(axes: Any) -> tuple[float, float]:
-    """Gives a logarithmic axis a span of 4 at least, so that small changes look small; its ends."""
-    low, high = axes.get_ylim()
-    if high / low < 4:
-        middle = math.sqrt(low * high)
-        low, high = middle / 2, middle * 2
-        axes.set_ylim(low, high)
-    return low, high
+def diverged_band(axes: Any, marks: Sequence[tuple[float, Any]], *, bottom: bool) -> None:
+    """Adds a shaded band at the bad end of the vertical axis, with a mark for each ``(x, look)``.
 
-
-def end_labels(axes: Any, ends: Sequence[tuple[str, float, Look | None]]) -> None:
-    """Writes what curves are called to the right of where they end, in place of a legend.
-
-    Labels that would lie over each other move apart, and a thin line leads to each.
-
-    Args:
-      axes: with its final limits.
-      ends: title, height as a fraction of the axes, and look; None for a level.
+    Marks at one place stand side by side.
     """
-    size = 9.0
-    height = axes.figure.get_size_inches()[1] * 0.72
-    apart = 1.35 * size / 72 / height
-    ends = sorted(ends, key=lambda end: end[1])
-    places = [at for _, at, _ in ends]
-    for _ in range(200):  # pushes neighbours apart until none overlap
-        for i in range(len(places) - 1):
-            if (missing := apart - (places[i + 1] - places[i])) > 1e-6:
-                places[i], places[i + 1] = places[i] - missing / 2, places[i + 1] + missing / 2
-        places = [min(max(place, 0.01), 1.0) for place in places]
-    kept: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
-    for (title, at, look), place in zip(ends, places, strict=True):
-        color = INK if look is None else look.color
-        axes.plot([1.005, 1.03], [at, place], "-", color=color, linewidth=0.8, **kept)
-        if look is not None:
-            axes.plot([1.045], [place], **look.dots, ms=5, **kept)
-        ink = INK if look is None or look.muted else look.color  # pale letters are hard to read
-        axes.text(1.07, place, title, color=ink, fontsize=size, va="center", **kept)
+    from matplotlib.patches import Rectangle
+    from matplotlib.transforms import offset_copy
 
-
-def axes_height(axes: Any, y: float) -> float:
-    """The height of a value as a fraction of the axes, from 0 at the bottom to 1."""
-    scaled = axes.yaxis.get_transform().transform([*axes.get_ylim(), y])
-    return float((scaled[2] - scaled[0]) / (scaled[1] - scaled[0]))
-
-
-def legend_below(figure: Any, entries: Sequence[Any]) -> None:
-    """Adds a legend below the panels, in as many columns as fit; the figure grows by its lines."""
-    width, height = figure.get_size_inches()
-    longest = max(_text_width(entry.get_label(), 10) for entry in entries) + 0.65
-    lines = math.ceil(len(entries) / max(1, int((width - 0.2) / longest)))
-    figure.set_size_inches(width, height + 0.1 + 0.22 * lines)
-    columns = math.ceil(len(entries) / lines)
-    figure.legend(handles=entries, loc="outside lower center", ncols=columns)
-
-
-def _text_width(text: str, points: float, weight: str = "normal") -> float:
-    """How wide a text is, in inches."""
-    from matplotlib.cbook import is_math_text
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    font = FontProperties(size=points, weight=weight)
-    return text_to_path.get_text_width_height_descent(text, font, is_math_text(text))[0] / 72
-
-
-def _wrapped(text: str, width: float, points: float, weight: str) -> list[str]:
-    """A text in as few lines as fit into a width in inches, all about as long."""
-    words = [(word, _text_width(word, points, weight)) for word in text.split()]
-    space = 0.35 * points / 72
-
-    def fill(limit: float) -> list[str]:
-        lines, used = [""], 0.0
-        for word, wide in words:
-            if lines[-1] and used + space + wide > limit:
-                lines.append("")
-                used = 0.0
-            used += wide + (space if lines[-1] else 0.0)
-            lines[-1] += f" {word}" if lines[-1] else word
-        return lines
-
-    fewest = len(fill(width))
-    limits = (width * part / 20 for part in range(8, 21))
-    return next(lines for limit in limits if len(lines := fill(limit)) == fewest)
-
-
-def freeze(figure: Any) -> None:
-    """Keeps the layout of a figure that is drawn: to find it again costs as much as to draw it."""
-    figure.set_layout_engine("none")
+    height, middle, scale = 0.09, 0.045 if bottom else 0.955, axes.yaxis.get_transform()
+    low, high = axes.get_ylim()
+    ticks = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    labels = axes.yaxis.get_major_formatter().format_ticks(ticks)
+    ends = scale.transform([low, high])
+    room = height / (1 - height) * (ends[1] - ends[0])
+    ends = ends + ([-room, 0] if bottom else [0, room])
+    *limits, at = scale.inverted().transform([*ends, ends[0] + middle * (ends[1] - ends[0])])
+    axes.set_ylim(*limits)
+    axes.set_yticks([*ticks, at], [*labels, "diverged"])
+    tick = axes.yaxis.get_major_ticks()[-1]
+    tick.gridline.set_visible(False)
+    tick.tick1line.set_visible(False)
+    tick.label1.set(fontsize=8, color="#8A3B2E")
+    corner = (0, 0 if bottom else 1 - height)
+    band = Rectangle(corner, 1, height, transform=axes.transAxes, color="#F3E6E3", lw=0, zorder=0.6)
+    axes.add_patch(band)
+    for x in dict.fromkeys(x for x, _ in marks):
+        here = [look for place, look in marks if place == x]
+        for index, look in enumerate(here):
+            aside = offset_copy(
+                axes.get_xaxis_transform(), axes.figure, x=6 * (index - (len(here) - 1) / 2),
+                units="points",
+            )  # fmt: skip
+            axes.plot(x, middle, **look, transform=aside, zorder=6)
 
 
 @contextlib.contextmanager
 def saved_figure(
-    path: str | os.PathLike[str],
-    size: tuple[float, float],
-    *,
-    title: str,
-    subtitle: str,
-    foot: float = 0.0,
-    rc: Any = None,
+    path: str | os.PathLike[str], size: tuple[float, float], *, title: str, subtitle: str
 ) -> Iterator[Any]:
     """A figure with its headings above the panels, saved at the end of the block.
 
-    Beside a PNG the same figure is saved as SVG. Both name the title among their metadata.
-
-    Args:
-      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
-      size: width and height, in inches; each line of a heading but the first adds to it.
-      title: what the figure shows.
-      subtitle: the settings it was made with.
-      foot: inches to keep free below the panels.
-      rc: further parameters of Matplotlib.
+    Beside a PNG the same figure is saved as SVG.
     """
     import matplotlib
 
-    with matplotlib.rc_context({**RC, **(rc or {})}):
+    with matplotlib.rc_context(RC):
         # A figure by itself, not by pyplot: no window, no global state, any thread.
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-        width, height = size
-        bold = re.sub(r"\$([^$]+)\$", r"$\\mathbf{\1}$", title)
-        titles = _wrapped(bold, width - 0.3, 11.0, "bold")
-        subtitles = _wrapped(subtitle, width - 0.3, 8.0, "normal") if subtitle else []
-        head = 0.16 + 0.2 * len(titles) + 0.16 * len(subtitles)
-        height += head - 0.52
-        layout = ConstrainedLayoutEngine()
+        width = size[0]
+        titles = textwrap.wrap(title, int(12 * width))
+        subtitles = textwrap.wrap(subtitle, int(17 * width))
+        head = 0.1 + 0.2 * len(titles) + 0.16 * len(subtitles)
+        height = size[1] + head
+        layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - head / height))
         figure = Figure(figsize=(width, height), layout=layout)
         yield figure
-        width, height = figure.get_size_inches()  # a legend below adds to it
-        layout.set(rect=(0, foot / height, 1 - 0.06 / width, 1 - (foot + head) / height))
-        top = 0.07
-        for lines, points, step, weight, color in (
-            (titles, 11.0, 0.2, "bold", "black"), (subtitles, 8.0, 0.16, "normal", INK)
-        ):  # fmt: skip
-            for line in lines:
-                at = 1 - (top + step / 2) / height
-                figure.text(
-                    0.012, at, line, fontsize=points, va="center", fontweight=weight, color=color
-                )
-                top += step
+        for lines, top, look in (
+            (titles, 0.05, {"fontsize": 11, "fontweight": "bold"}),
+            (subtitles, 0.07 + 0.2 * len(titles), {"fontsize": 8, "color": INK}),
+        ):
+            figure.text(0.1 / width, 1 - top / height, "\n".join(lines), va="top", **look)
         with whole_file(path) as new:
-            figure.savefig(
-                new, metadata={"Title": title} | ({"Date": None} if new.suffix == ".svg" else {})
-            )
-            if new.suffix == ".png":
-                freeze(figure)
-                figure.savefig(new.with_suffix(".svg"), metadata={"Title": title, "Date": None})
+            for file in (new, new.with_suffix(".svg"))[: 2 if new.suffix == ".png" else 1]:
+                date = {"Date": None} if file.suffix == ".svg" else {}
+                figure.savefig(file, metadata={"Title": title, **date})
+                figure.set_layout_engine("none")  # to find the layout again costs as much
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A file to write to, which replaces the path's at the end of the block; links are replaced.
+
+    What is written beside it, such as a figure's SVG, replaces the file of that name.
+
+    Raises:
+      OSError: if it cannot be written; the path is what is named.
+    """
+    path = Path(path)
+    try:
+        # In a folder of its own, where no link can lie under a name that is written to.
+        with tempfile.TemporaryDirectory(
+            prefix=".new-", dir=path.parent, ignore_cleanup_errors=True
+        ) as folder:
+            yield Path(folder, path.name)
+            for each in Path(folder).iterdir():
+                os.replace(each, path.with_name(each.name))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def power(rate: float) -> str:
+    """A learning rate as text, as a power of two where it is one.
+
+    >>> power(0.25), power(0.1)
+    ('2^-2', '0.1')
+    """
+    mantissa, exponent = math.frexp(rate)
+    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{rate:.4g}"
 
 
 __all__ = [
-    "ACCENT", "INK", "LEVEL", "MARK", "NO_MATPLOTLIB", "RC", "axes_height", "can_draw",
-    "end_labels", "entry", "legend_below", "log_axis", "power_of_two", "saved_figure",
-    "value_ticks", "widen",
+    "INK", "LEVEL", "LOOKS", "NO_MATPLOTLIB", "can_draw", "diverged_band", "log_axis", "looks",
+    "power", "saved_figure", "whole_file",
 ]  # fmt: skip

@@ -1,36 +1,75 @@
-"""All pictures of a sweep in one folder: its figures, a table, the report."""
+"""All pictures of a sweep in one folder: a table, one figure, the curves at the best rates."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
+import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
-from nf_resnets.plotting.heat import heat_figure
-from nf_resnets.plotting.isolation import isolation_figure
-from nf_resnets.plotting.optima import optima_figure
-from nf_resnets.plotting.rates import rates_figure, series_title
-from nf_resnets.plotting.report import RULES, SweepResults, report
-from nf_resnets.plotting.steps import steps_figure
-from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, power_of_two
-from nf_resnets.plotting.whole import whole_file
+from nf_resnets.plotting.rates import LEGEND, METRICS, rates_figure, series_title
+from nf_resnets.plotting.report import report
+from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, power, whole_file
 
 Row = Mapping[str, Any]
+
+EDGE = "!"
+EDGE_NOTE = f"{EDGE} at the edge of the grid: the true best rate may lie outside"
+PASSED = "*"
+PASSED_NOTE = (
+    f"{PASSED} another rate has a better mean over the runs that finished, but more of its diverged"
+)
+TRIMMED_NOTE = (
+    "Rates at which at least half of the runs finished are compared by the mean over these; the "
+    "others stand behind."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepResults:
+    """What the figures, the table and the report of a sweep are made of.
+
+    Attributes:
+      title: what was swept.
+      rows: one for each run: its settings, ``state``, ``key`` and results.
+      optima: plain mappings of ``nf_resnets.sweep.select.Optimum``.
+      regimes: plain mappings of ``nf_resnets.sweep.regimes.Regimes``.
+      settings: the names of the settings among the columns of ``rows``.
+      subtitle: the settings that it was made with.
+      chance: the accuracy of guessing, 0 to 1.
+      command: makes the same runs.
+      curves: of runs at the best rates, with ``group``, ``step`` and ``train_loss``.
+      facts: tables of versions and devices, by their headings.
+      names: what to call schemes; else by their keys.
+      targets: plain mappings of ``nf_resnets.sweep.targets.StepsToTarget``.
+    """
+
+    title: str
+    rows: Sequence[Row]
+    optima: Sequence[Row]
+    regimes: Sequence[Row]
+    settings: Sequence[str] = ()
+    subtitle: str = ""
+    chance: float | None = None
+    command: str = ""
+    curves: Sequence[Row] = ()
+    facts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    targets: Sequence[Row] = ()
 
 
 def sweep_figures(
     folder: Path, sweep: SweepResults, *, failed: Callable[[str, Exception], Any] | None = None
 ) -> list[str]:
-    """Draws a sweep into a folder: ``rates``, ``optima``, ``heat``, the table and the report.
+    """Writes ``table.txt``, ``figure.png``, ``curves.png`` and ``report.html`` into a folder.
 
-    Where several settings are swept, ``isolation`` is drawn as well, ``steps`` where there are
-    steps to a target at several batch sizes, and ``curves`` where there are curves. Without
-    Matplotlib only the table and the report are made, and a sentence says so.
+    Without Matplotlib only the table is made, and a sentence says so.
 
     Args:
       folder: where to; files of these names are replaced, each whole.
@@ -42,7 +81,6 @@ def sweep_figures(
       The names of the files that were made.
     """
     files: list[str] = []
-    svgs: dict[str, bytes] = {}
 
     @contextlib.contextmanager
     def making(name: str) -> Iterator[None]:
@@ -60,108 +98,149 @@ def sweep_figures(
         new.write_text(table(sweep.optima, names=sweep.names) + "\n")
     if not can_draw():
         print(NO_MATPLOTLIB, file=sys.stderr)
-    for name, (caption, draw) in _drawings(sweep).items() if can_draw() else ():
-        with making(f"{name}.png"), whole_file(folder / f"{name}.png") as new:
-            draw(new)
-            with contextlib.suppress(OSError):
-                svgs[caption] = new.with_suffix(".svg").read_bytes()
-                files.append(f"{name}.svg")
+        return files
+    svgs: dict[str, str] = {}
+    for name, draw in (("figure.png", sweep_figure), ("curves.png", training_figure)):
+        if name == "figure.png" or sweep.curves:
+            with making(name):
+                with whole_file(folder / name) as new:
+                    svgs[name] = draw(sweep, new)
+                files.append(Path(name).with_suffix(".svg").name)
     with making("report.html"):
-        report(folder / "report.html", sweep, svgs)
+        cells, notes = table_cells(sweep.optima, names=sweep.names)
+        report(folder / "report.html", sweep, cells, notes, svgs)
     return files
 
 
-def _drawings(sweep: SweepResults) -> dict[str, tuple[str, Callable[[Path], None]]]:
-    """Each figure by the name of its file: what it shows, and what draws it."""
-    subtitle, names = f"{sweep.title}: {sweep.subtitle}", sweep.names
+def sweep_figure(sweep: SweepResults, path: Path) -> str:
+    """Draws what suits the grid, a curve for each scheme, and returns the SVG.
 
-    def called(group: Row) -> str:
-        return series_title(group, "batch_size", names)
-
-    def drawing(title: str, draw: Callable[..., None]) -> tuple[str, Callable[[Path], None]]:
-        return title, lambda path: draw(path, title=title, subtitle=subtitle)
-
-    drawings = {
-        "rates": drawing(
-            "Accuracy and training loss against the learning rate",
-            functools.partial(rates_figure, sweep.optima, chance=sweep.chance, names=names),
-        ),
-        "optima": drawing(
-            "The best rate against the batch size",
-            functools.partial(optima_figure, sweep.optima, sweep.regimes, names=names),
-        ),
-        "heat": drawing(
-            "Test accuracy by learning rate and batch size",
-            functools.partial(heat_figure, sweep.optima, names=names),
-        ),
-    }
-    if sweep.isolations:
-        drawings["isolation"] = drawing(
-            "One setting at a time, by the best of the others",
-            functools.partial(isolation_figure, sweep.isolations, names=names),
+    Against the batch size, or else against the depth or width of the networks, there are the best
+    metric and the best rate with the range of rates as good; dashed is ``min(slope B, largest)``.
+    Where neither varies, it is metrics against the learning rate.
+    """
+    subtitle = f"{sweep.title}: {sweep.subtitle}"
+    sizes, field, label = _sizes(sweep.optima)
+    if not sizes:
+        rates_figure(sweep.optima, path, title="Accuracy and training loss against the rate",
+                     subtitle=subtitle, chance=sweep.chance, names=sweep.names)  # fmt: skip
+        return path.with_suffix(".svg").read_text()
+    panels = []
+    for metric in dict.fromkeys(one["metric"] for one in sweep.optima):
+        of_metric = [one for one in sweep.optima if one["metric"] == metric]
+        titles = list(
+            dict.fromkeys(series_title(one["group"], field, sweep.names) for one in of_metric)
         )
-    if sweep.targets:
-        drawings["steps"] = drawing(
-            "Steps to a target against the batch size",
-            functools.partial(steps_figure, sweep.targets, sweep.knees, names=names),
+        means: list[Curve] = []
+        rates: list[Curve] = []
+        for index, title in enumerate(titles):
+            # Curves stand slightly apart, so that their bars can be seen.
+            apart = 2 ** (0.4 * ((index + 0.5) / len(titles) - 0.5))
+            own = [
+                (sizes[one["group"][field]] * apart, one)
+                for one in sorted(of_metric, key=lambda one: sizes[one["group"][field]])
+                if series_title(one["group"], field, sweep.names) == title
+            ]
+            fits = [
+                fit
+                for fit in sweep.regimes
+                if fit["metric"] == metric
+                and series_title(fit["group"], field, sweep.names) == title
+            ]
+            means.append(_best(title, own, METRICS[metric][1], ("mean", "std")))
+            rates.append(_best(title, own, 1, ("best",)))
+            edges = [(x, one["best"]) for x, one in own if one["best"] and one["at_edge"]]
+            rates.append(Curve(title, [x for x, _ in edges], [y for _, y in edges], style="open"))
+            rates += [_fitted(title, fit, list(sizes.values())) for fit in fits]
+        name, _, more_is_better = METRICS[metric]
+        ticks = sorted(set(sizes.values()))
+        panels += [
+            Panel(label, f"best {name}", means, more_is_better=more_is_better, x_base=2,
+                  ticks=ticks),
+            Panel(label, f"best rate by {name.split(' (')[0]}", rates, x_base=2, y_base=2,
+                  ticks=ticks),
+        ]  # fmt: skip
+    curves_figure(panels, path, title=f"The best learning rate against the {label}",
+                  subtitle=subtitle, columns=2, legend=LEGEND)  # fmt: skip
+    return path.with_suffix(".svg").read_text()
+
+
+def _sizes(optima: Sequence[Row]) -> tuple[dict[Any, float], str, str]:
+    """The sizes that vary, by their values in the groups; their field, and what they are called."""
+    batches = {one["group"].get("batch_size") for one in optima}
+    if len(batches) > 1:
+        return {size: float(size) for size in batches}, "batch_size", "batch size"
+    models = {str(one["group"].get("model", "")) for one in optima}
+    numbers = {model: [float(n) for n in re.findall(r"\d+", model)] for model in models}
+    if len({re.sub(r"\d+", "#", model) for model in models}) == 1:
+        varying = [at for at, all_ in enumerate(zip(*numbers.values(), strict=True))
+                   if len(set(all_)) > 1]  # fmt: skip
+        if len(varying) == 1:
+            name = "depth" if varying == [0] else "width"
+            return {model: each[varying[0]] for model, each in numbers.items()}, "model", name
+    return {}, "", ""
+
+
+def _best(
+    title: str, optima: Sequence[tuple[float, Row]], factor: float, names: Sequence[str]
+) -> Curve:
+    """A curve of best means with their deviation, or of best rates with the rates as good."""
+    done = [(x, one) for x, one in optima if one["best"] is not None]
+    y = [factor * one[names[0]] for _, one in done]
+    if len(names) == 2:
+        low, high = (
+            [m + s * factor * (one["std"] or 0.0) for m, (_, one) in zip(y, done, strict=True)]
+            for s in (-1, 1)
         )
-    if sweep.curves:
-        drawings["curves"] = drawing(
-            "Training at the best rates",
-            functools.partial(training_figure, sweep.curves, called=called),
-        )
-    return drawings
+    else:
+        low, high = ([one[end] for _, one in done] for end in ("low", "high"))
+    lost = [x for x, one in optima if one["best"] is None and one["rates"]]
+    return Curve(title, [x for x, _ in done], y, marked=True, low=low, high=high, lost=lost)
 
 
-def training_figure(
-    curves: Sequence[Row],
-    path: str | os.PathLike[str],
-    *,
-    called: Callable[[Row], str],
-    title: str,
-    subtitle: str,
-) -> None:
-    """Draws the training loss of runs against their steps, a panel for each batch size.
+def _fitted(title: str, fit: Row, sizes: Sequence[float]) -> Curve:
+    """The fit ``min(slope * B, largest)`` as far as the data show its parts."""
+    slope, largest = fit["slope"] or math.inf, fit["largest"] or math.inf
+    at = sorted({min(sizes), max(sizes), min(max(largest / slope, min(sizes)), max(sizes))}
+                if math.isfinite(slope + largest) else {min(sizes), max(sizes)})  # fmt: skip
+    rates = [min(slope * size, largest) for size in at]
+    return Curve(title, at, [r if math.isfinite(r) else math.nan for r in rates], style="--")
 
-    Args:
-      curves: one for each run, with ``group``, ``step`` and ``train_loss``; runs of one group are
-        seeds, drawn as their mean in a band from the lowest to the highest.
-      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
-      called: ``called(group)`` names the curve of a group.
-      title: what the figure shows.
-      subtitle: the settings it was made with.
+
+def training_figure(sweep: SweepResults, path: str | os.PathLike[str]) -> str:
+    """Draws the training loss of the runs at the best rates, a panel for each batch size.
+
+    Runs of one group are seeds, drawn as their mean in a band from the lowest to the highest.
     """
     panels: dict[Any, dict[str, list[Row]]] = {}
-    for one in sorted(curves, key=lambda one: one["group"]["batch_size"]):
+    for one in sorted(sweep.curves, key=lambda one: one["group"]["batch_size"]):
         of_size = panels.setdefault(one["group"]["batch_size"], {})
-        of_size.setdefault(called(one["group"]), []).append(one)
+        title = series_title(one["group"], "batch_size", sweep.names)
+        of_size.setdefault(title, []).append(one)
     drawn = []
     for size, groups in panels.items():
         means = []
         for name, runs in groups.items():
             points = list(zip(*(run["train_loss"] for run in runs), strict=False))
-            steps = runs[0]["step"][: len(points)]
-            ends = [list(map(end, points)) for end in (min, max)] if len(runs) > 1 else [(), ()]
+            low, high = (list(map(end, points)) for end in (min, max))
             mean = [sum(point) / len(point) for point in points]
-            means.append(Curve(name, steps, mean, low=ends[0], high=ends[1]))
+            means.append(Curve(name, runs[0]["step"][: len(points)], mean, low=low, high=high))
         drawn.append(Panel("step", f"training loss, B = {size}", means, more_is_better=False))
-    curves_figure(drawn, path, title=title, subtitle=subtitle, columns=min(len(drawn), 4))
-
-
-EDGE = "!"
-"""What marks a best rate at the edge of its grid in a table of text."""
-EDGE_NOTE = f"{EDGE} at the edge of the grid: the true best rate may lie outside"
-"""The line below a table that has such a mark."""
-PASSED = "*"
-"""What marks a best rate behind which a better one stands, of which more runs diverged."""
-PASSED_NOTE = (
-    f"{PASSED} another rate has a better mean over the runs that finished, but more of its diverged"
-)
-"""The line below a table that has such a mark."""
+    curves_figure(drawn, path, title="Training at the best rates", columns=min(len(drawn), 4),
+                  subtitle=f"{sweep.title}: {sweep.subtitle}")  # fmt: skip
+    return Path(path).with_suffix(".svg").read_text()
 
 
 def table(optima: Sequence[Row], *, names: Mapping[str, str] | None = None) -> str:
-    """The best rates as text: a line for each group, both metrics side by side.
+    """The best rates as text: a line for each group, both metrics side by side."""
+    cells, notes = table_cells(optima, names=names)
+    return "\n".join([text_table(cells), *notes])
+
+
+def table_cells(
+    optima: Sequence[Row], *, names: Mapping[str, str] | None = None
+) -> tuple[list[list[str]], list[str]]:
+    """The cells of the table of best rates, and the notes below it.
 
     A rate stands with the range of rates as good, and beside its mean how many of its runs
     finished, of those that came to an end; ``!`` marks a rate at the edge of its grid, ``*`` one
@@ -177,8 +256,8 @@ def table(optima: Sequence[Row], *, names: Mapping[str, str] | None = None) -> s
         column = 2 if one["metric"] == "test_accuracy" else 5
         if one["best"] is None:
             diverged = sum(rate["diverged"] for rate in one["rates"])
-            told = ["diverged", f"0 of {diverged}", ""] if diverged else ["-", "", ""]
-            lines[where][column : column + 3] = told
+            none = ["diverged", f"0 of {diverged}", ""] if diverged else ["-", "", ""]
+            lines[where][column : column + 3] = none
             continue
         [at_best] = [rate for rate in one["rates"] if rate["rate"] == one["best"]]
         runs = f"{at_best['n']} of {at_best['n'] + at_best['diverged']}"
@@ -187,18 +266,20 @@ def table(optima: Sequence[Row], *, names: Mapping[str, str] | None = None) -> s
         if one["std"] is not None:
             value += f" ± {factor * one['std']:.{digits}f}"
         marks = (EDGE if one["at_edge"] else "") + (PASSED if one["passed_over"] else "")
-        rate = _power(one["best"]) + marks
+        rate = power(one["best"]) + marks
         if one["low"] != one["high"]:
-            rate += f" ({_power(one['low'])} to {_power(one['high'])})"
+            rate += f" ({power(one['low'])} to {power(one['high'])})"
         lines[where][column : column + 3] = [value, runs, rate]
-    texts = [text_table([heads, *lines.values()])]
-    if any(one["at_edge"] for one in optima):
-        texts.append(EDGE_NOTE)
-    if any(one["passed_over"] for one in optima):
-        texts.append(PASSED_NOTE)
-    if any(one["rule"] == "trimmed" for one in optima):
-        texts.append(RULES["trimmed"])
-    return "\n".join(texts)
+    notes = [
+        note
+        for note, applies in (
+            (EDGE_NOTE, lambda one: one["at_edge"]),
+            (PASSED_NOTE, lambda one: one["passed_over"]),
+            (TRIMMED_NOTE, lambda one: one["rule"] == "trimmed"),
+        )
+        if any(map(applies, optima))
+    ]
+    return [heads, *lines.values()], notes
 
 
 def text_table(cells: Sequence[Sequence[str]]) -> str:
@@ -213,13 +294,7 @@ def text_table(cells: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _power(rate: float) -> str:
-    """A rate, as a power of two where it is one."""
-    exponent = power_of_two(rate)
-    return f"{rate:g}" if exponent is None else f"2^{exponent}"
-
-
 __all__ = [
-    "EDGE", "EDGE_NOTE", "PASSED", "PASSED_NOTE", "sweep_figures", "table", "text_table",
-    "training_figure",
+    "EDGE", "EDGE_NOTE", "PASSED", "PASSED_NOTE", "SweepResults", "sweep_figures", "table",
+    "text_table",
 ]  # fmt: skip

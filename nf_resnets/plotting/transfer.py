@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.diverged import Mark, diverged_band
-from nf_resnets.plotting.looks import Look, looks
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.plotting.rates import METRICS, series_title
-from nf_resnets.plotting.style import INK, entry, legend_below, log_axis, saved_figure
 
 Row = Mapping[str, Any]
 
@@ -28,9 +27,7 @@ def transfer_figure(
     On the left the best rate over that of the smallest network, with the range of rates as good; a
     level line is a rate that transfers. It is hollow where it lies at the edge of the rates tried.
     On the right the metric at each size's own best rate, and, dashed, at the best rate of the
-    smallest network; where the line ends, more than half of these runs diverged. Sizes at which no
-    run finished are marked in a band below. Curves stand slightly apart, so that their bars can be
-    seen.
+    smallest network; where the line ends, more than half of these runs diverged.
 
     Args:
       moves: with the fields of :class:`nf_resnets.sweep.transfer.Move`, of one metric.
@@ -39,9 +36,6 @@ def transfer_figure(
       subtitle: the settings it was made with.
       size: what the sizes are called, such as ``"layers"``.
       names: what to call schemes; else by their keys.
-
-    Raises:
-      ValueError: if there are no moves.
 
     Example:
       >>> import dataclasses, pathlib, tempfile
@@ -54,80 +48,39 @@ def transfer_figure(
       >>> path.exists()
       True
     """
-    if not moves:
-        raise ValueError("moves is empty; expected at least one size of a network to draw.")
     curves: dict[str, list[Row]] = {}
-    for move in moves:
+    for move in sorted(moves, key=lambda move: move["size"]):
         curves.setdefault(series_title(move["group"], "", names), []).append(move)
-    for of in curves.values():
-        of.sort(key=lambda move: move["size"])
+    metric, factor, more_is_better = METRICS[moves[0]["metric"]]
+    rates, costs = [], []
+    for index, (name, of_scheme) in enumerate(curves.items()):
+        base = of_scheme[0]["best"]
+        # Curves stand slightly apart, so that their bars can be seen.
+        apart = 2 ** (0.3 * ((index + 0.5) / len(curves) - 0.5))
+        finished = [move for move in of_scheme if move["best"] is not None and base]
+        x = [move["size"] * apart for move in finished]
+        best, low, high = ([m[each] / base for m in finished] for each in ("best", "low", "high"))
+        lost = [move["size"] * apart for move in of_scheme if move not in finished]
+        rates.append(Curve(name, x, best, marked=True, low=low, high=high, lost=lost))
+        edge = [at for at, move in enumerate(finished) if move["at_edge"]]
+        rates.append(Curve(name, [x[at] for at in edge], [best[at] for at in edge], style="open"))
+        moved = [
+            math.nan if m["at_base"] is None or m["diverged"] > 0.5 else factor * m["at_base"]
+            for m in finished
+        ]
+        costs.append(Curve(name, x, [factor * move["mean"] for move in finished], marked=True))
+        costs.append(Curve(name, x, moved, style="--"))
     sizes = sorted({move["size"] for move in moves})
-    metric, factor, _ = METRICS[moves[0]["metric"]]
-    with saved_figure(path, (9.2, 4.6), title=title, subtitle=subtitle) as figure:
-        left, right = figure.subplots(1, 2)
-        styles = looks(curves)
-        for index, (curve, look) in enumerate(styles.items()):
-            apart = 2 ** (0.4 * ((index + 0.5) / len(curves) - 0.5))
-            _draw(left, right, curves[curve], factor, apart, look)
-        for axes in (left, right):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(sizes, [f"{one:,}" for one in sizes], minor=False)
-            axes.minorticks_off()
-            axes.set_xlim(min(sizes) / 2**0.4, max(sizes) * 2**0.4)
-            axes.set_xlabel(size)
-        first = {curve: of[0]["best"] for curve, of in curves.items()}
-        drawn = [
-            move[end] / first[curve]
-            for curve, of in curves.items()
-            for move in of
-            for end in ("low", "high")
-            if move["best"] is not None and first[curve]
-        ]
-        left.set_title("Best rate over that of the smallest network")
-        log_axis(left, "y", drawn or [0.5, 2.0], base=2)
-        left.set_ylabel("best rate, relative")
-        left.axhline(1.0, color=INK, lw=0.8, zorder=1)
-        gone = [
-            Mark(move["size"], styles[curve])
-            for curve, of in curves.items()
-            for move in of
-            if move["best"] is None or not first[curve]
-        ]
-        if gone:
-            diverged_band(left, gone, label="none finished")
-        means = [move[each] for move in moves for each in ("mean", "at_base") if move[each]]
-        if means and max(means) > 10 * min(means):
-            log_axis(right, "y", means, base=10)
-        right.set_title("At its own best rate; dashed: the smallest's")
-        right.set_ylabel(metric)
-        entries = [entry(name, **{**look.line, **look.dots}) for name, look in styles.items()]
-        none = {"color": INK, "linestyle": "none"}
-        if any(move["at_edge"] for move in moves):
-            marks = {"marker": "o", "mfc": "white", "mew": 1.6, **none}
-            entries.append(entry("at the edge of the rates", **marks))
-        legend_below(figure, entries)
-
-
-def _draw(
-    left: Any, right: Any, moves: Sequence[Row], factor: float, apart: float, look: Look
-) -> None:
-    """One scheme in both panels."""
-    base = moves[0]["best"]
-    there = [move for move in moves if move["best"] is not None and base]
-    x = [move["size"] * apart for move in there]
-    left.plot(x, [move["best"] / base for move in there], **look.line, zorder=3)
-    for at, move in zip(x, there, strict=True):
-        left.plot([at, at], [move["low"] / base, move["high"] / base], color=look.color, lw=1.2)
-        hollow = {"markerfacecolor": "white"} if move["at_edge"] else {}
-        left.plot(at, move["best"] / base, **look.dots, markeredgewidth=1.6, **hollow, zorder=4)
-    right.plot(x, [factor * move["mean"] for move in there], **{**look.line, **look.dots})
-    moved = [move for move in there if move["at_base"] is not None and move["diverged"] <= 0.5]
-    dashed = {**look.line, "linestyle": (0, (2, 2)), "alpha": 0.7}
-    right.plot(
-        [move["size"] * apart for move in moved],
-        [factor * move["at_base"] for move in moved],
-        **dashed,
-    )
+    means = [value for curve in costs for value in curve.y if value > 0]
+    log = bool(means) and max(means) > 10 * min(means)
+    panels = [
+        Panel(size, "best rate / the smallest network's", rates, x_base=10, y_base=2,
+              ticks=sizes),
+        Panel(size, metric, costs, more_is_better=more_is_better, x_base=10, y_base=10 * log,
+              ticks=sizes),
+    ]  # fmt: skip
+    legend = {"open": "at the edge of the rates", "--": "at the smallest network's best rate"}
+    curves_figure(panels, path, title=title, subtitle=subtitle, legend=legend)
 
 
 __all__ = ["transfer_figure"]

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets import data, plotting, schemes
+from nf_resnets.plotting.style import whole_file
 from nf_resnets.plotting.sweep import table
-from nf_resnets.plotting.whole import whole_file
 from nf_resnets.sweep.options import Options, parse_target
 from nf_resnets.sweep.regimes import regimes_of
-from nf_resnets.sweep.select import Isolation, Optimum, Row, Rule, grouped, isolated, optima
-from nf_resnets.sweep.settings import axis_text, swept, value_text
-from nf_resnets.sweep.targets import StepsToTarget, common_target, knees, steps_to_target
+from nf_resnets.sweep.select import Optimum, Row, Rule, grouped, optima
+from nf_resnets.sweep.settings import FIELDS, axis_text, value_text
+from nf_resnets.sweep.targets import StepsToTarget, common_target, steps_to_target
 from nf_resnets.training.display import duration_text
 
 
@@ -100,7 +100,6 @@ def draw(
     sizes = len(axes.get("batch_size", ())) > 1
     fits = regimes_of(best) if sizes else []
     reached = _targets(rows, by, target) if sizes else []
-    falls = knees(reached)
     results = plotting.SweepResults(
         title=title,
         subtitle=in_one_line(rows, axes, result.base),
@@ -111,12 +110,10 @@ def draw(
         command=command_of(axes, result.base),
         curves=_curves(rows, best),
         facts={f"{maker['runs']} runs made": maker for maker in result.makers},
-        failures=[row for row in rows if row["state"] in ("failed", "oom")],
         names={name: schemes.get(name).title for name in {row["scheme"] for row in rows}},
-        isolations=[dataclasses.asdict(one) for one in _isolations(rows, axes, rule)],
+        settings=[name for name in FIELDS if name in rows[0]],
         targets=[dataclasses.asdict(one) for one in reached],
-        knees=[dataclasses.asdict(fit) for fit in falls],
-    )  # fmt: skip
+    )
     return plotting.sweep_figures(folder, results, failed=failed)
 
 
@@ -126,21 +123,6 @@ def _targets(rows: Sequence[Row], by: Sequence[str], target: str) -> list[StepsT
     if value is None:
         value = common_target(rows, metric=metric, by=by)
     return [] if value is None else steps_to_target(rows, value, metric=metric, by=by)
-
-
-def _isolations(
-    rows: Sequence[Row], axes: Mapping[str, Sequence[Any]], rule: Rule
-) -> list[Isolation]:
-    """Each setting by itself, by both metrics and for each scheme, where several are swept."""
-    fields = [name for name in swept(axes) if name not in ("scheme", "seed")]
-    if len(fields) < 2:
-        return []
-    return [
-        isolated(of, field, fields=fields, metric=metric, rule=rule, group={"scheme": scheme})
-        for metric in METRICS
-        for (scheme,), of in grouped(rows, ("scheme",)).items()
-        for field in fields
-    ]
 
 
 def command_of(axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> str:

@@ -23,14 +23,14 @@ def without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
 
-def test_a_sweep_writes_rows_table_and_report(monkeypatch, capsys, tmp_path):
+def test_a_sweep_writes_rows_and_table(monkeypatch, capsys, tmp_path):
     assert run(
         monkeypatch, "sweep", "--grid", "peak_lr=0.1", "--model", "wrn-10-1", "--stem-channels",
         "4", "--steps", "2", "--out", str(tmp_path / "sweep"),
     ) == 0  # fmt: skip
     assert capsys.readouterr().err.count(NO_MATPLOTLIB) == 1
     assert {path.name for path in (tmp_path / "sweep").iterdir()} == {
-        "report.html", "rows-0-of-1.jsonl", "rows.csv", "settings.json", "table.txt"
+        "rows-0-of-1.jsonl", "rows.csv", "settings.json", "table.txt"
     }  # fmt: skip
 
 

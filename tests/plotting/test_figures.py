@@ -1,0 +1,171 @@
+"""Figures of rows: what is drawn in which colour, and where runs that diverged are marked."""
+
+import math
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from nf_resnets.plotting import Curve, Panel, curves_figure, depth_figure, rates_figure
+from nf_resnets.plotting.page import page_figure
+from nf_resnets.plotting.signal import Quantity, signal_figure
+from nf_resnets.plotting.style import LOOKS, looks
+from nf_resnets.plotting.sweep import SweepResults, sweep_figure
+from tests.plotting.optima import group, rate
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that would have been saved."""
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **_: (
+        figures.append(figure), open(file, "w").close()
+    ))  # fmt: skip
+    return figures
+
+
+def lines(axes, **properties):
+    """The lines of axes that have some properties."""
+    return [
+        line
+        for line in axes.lines
+        if all(getattr(line, f"get_{name}")() == value for name, value in properties.items())
+    ]
+
+
+def marks(axes):
+    """The marks of runs that diverged."""
+    return lines(axes, zorder=6)
+
+
+def test_a_title_has_its_scheme_s_colour_and_variants_another_line():
+    titles = ["Fixup + mixup", "Fixup", "mine", "He", "Hermite", "yours"]
+    found = looks(titles)
+    assert list(found) == titles
+    assert found["Fixup"] == {
+        "color": LOOKS["Fixup"][0], "marker": "o", "linestyle": "-", "fillstyle": "full"
+    }  # fmt: skip
+    assert found["Fixup + mixup"]["color"] == found["Fixup"]["color"]
+    assert found["Hermite"]["color"] != found["He"]["color"]
+    assert len({tuple(look.values()) for look in found.values()}) == len(titles)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_a_run_that_diverged_is_marked_in_a_band_at_the_bad_end(drawn, tmp_path, better):
+    curves = [Curve("Fixup", [0, 2], [0, 2]), Curve("SkipInit", (0, 1), (2, 1), diverged=True)]
+    panel = Panel("x", "y", curves, more_is_better=better, level=(0.5, "chance"))
+    curves_figure([panel], tmp_path / "f.svg", title="t", subtitle="s")
+    (axes,) = drawn[0].axes
+    (mark,) = marks(axes)
+    assert mark.get_xdata()[0] == 1 and mark.get_color() == LOOKS["SkipInit"][0]
+    (band,) = axes.patches
+    low, high = band.get_y(), band.get_y() + band.get_height()
+    assert low < mark.get_ydata()[0] < high and (low < 0.5) == better
+    # No curve enters the band.
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = [to_axes.transform(xy)[1] for y in (0, 2) for xy in [(0, y)]]
+    assert min(heights) >= high if better else max(heights) <= low
+    assert [text.get_text() for text in axes.get_yticklabels()][-1] == "diverged"
+    legend = [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    assert legend == ["Fixup", "SkipInit", "chance"]  # from the highest end down
+
+
+def test_the_depth_figure_has_means_and_ranges_and_a_gap(drawn, tmp_path):
+    rows = [
+        {"title": "Fixup", "depth": depth, "test_accuracy": value, "status": status}
+        for depth, value, status in (
+            (10, 0.5, "finished"), (10, 0.7, "finished"), (10, "nan", "diverged"),
+            (34, "nan", "diverged"), (100, 0.9, "finished"),
+        )
+    ]  # fmt: skip
+    depth_figure(rows, tmp_path / "f.svg", title="t", subtitle="s", chance=0.1)
+    (axes,) = drawn[0].axes
+    (curve,) = lines(axes, zorder=3)
+    np.testing.assert_allclose(curve.get_ydata(), [60, math.nan, 90])
+    assert axes.collections[0].get_segments()[0].tolist() == [[10, 50], [10, 70]]
+    assert [mark.get_xdata()[0] for mark in marks(axes)] == [10, 34]
+
+
+def test_the_same_figure_gives_the_same_file(tmp_path):
+    panel = Panel("step", "loss", [Curve("Fixup", (1, 2), (2.0, 1.0))], y_base=10)
+    for name in ("a.png", "b.png"):
+        curves_figure([panel, panel], tmp_path / name, title="t", subtitle="s")
+    first, second = (tmp_path / name for name in ("a.svg", "b.svg"))
+    assert first.read_bytes() == second.read_bytes() and b"<dc:date>" not in first.read_bytes()
+
+
+RATES = [rate(0.25, 0.5), rate(0.5, None, diverged=3), rate(1.0, 0.7, diverged=1)]
+
+
+def test_rates_of_one_batch_size_share_an_axis(drawn, tmp_path):
+    both = [group("fixup", 8, RATES, at_edge="highest"), group("skipinit", 8, RATES[:1])]
+    rates_figure(both, tmp_path / "f.svg", title="t", subtitle="s", chance=0.1)
+    (axes,) = drawn[0].axes
+    (curve,) = [line for line in lines(axes, zorder=3) if len(line.get_xdata()) == 3]
+    np.testing.assert_allclose(curve.get_ydata(), [50, math.nan, 70])
+    best = {line.get_xdata()[0]: line.get_markerfacecolor() for line in lines(axes, markersize=8)}
+    assert best[1.0] == "white" and best[0.25] != "white"
+    assert [mark.get_xdata()[0] for mark in marks(axes)] == [0.5, 1.0]
+
+
+def test_rates_of_several_batch_sizes_have_a_panel_for_each_scheme(drawn, tmp_path):
+    some = [group(scheme, size, RATES[:1]) for scheme in ("fixup", "skipinit") for size in (8, 32)]
+    rates_figure(some, tmp_path / "f.svg", title="t", subtitle="s")
+    assert [axes.get_title("left") for axes in drawn[0].axes] == ["fixup", "skipinit"]
+
+
+def test_a_loss_far_above_the_others_is_cut(drawn, tmp_path):
+    rates = [rate(0.125, 0.6), rate(0.25, 0.5), rate(0.5, 1e6)]
+    rates_figure([group("fixup", 8, rates, "train_loss")], tmp_path / "f.svg", title="",
+                 subtitle="")  # fmt: skip
+    assert drawn[0].axes[0].get_ylim()[1] == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "label"),
+    [
+        ([{"batch_size": size, "model": "wrn-10-1"} for size in (8, 32)], "batch size"),
+        ([{"batch_size": 8, "model": f"wrn-{depth}-1"} for depth in (10, 34)], "depth"),
+        ([{"batch_size": 8, "model": f"wrn-10-{width}"} for width in (1, 2)], "width"),
+        ([{"batch_size": 8, "model": "wrn-10-1"}], "learning rate"),
+    ],
+)
+def test_the_axis_of_a_sweep_s_figure_is_what_varies(drawn, tmp_path, groups, label):
+    optima = [
+        group(scheme, 8, RATES[:1]) | {"group": {"scheme": scheme, **each}}
+        for scheme in ("fixup", "skipinit")
+        for each in groups
+    ]
+    fit = {"group": {"scheme": "fixup", "model": "wrn-10-1"}, "metric": "test_accuracy",
+           "slope": 1 / 32, "largest": 0.5}  # fmt: skip
+    path = tmp_path / "f.png"
+    path.with_suffix(".svg").write_text("<svg/>")
+    sweep_figure(SweepResults("t", [], optima, [fit] * (label == "batch size")), path)
+    axes = drawn[0].axes[-1]
+    assert axes.get_xlabel() == label
+    if label == "batch size":
+        (fitted,) = lines(axes, marker="")
+        assert list(zip(*fitted.get_data(), strict=True)) == [(8, 0.25), (16, 0.5), (32, 0.5)]
+
+
+def test_dots_are_measured_and_dashes_the_closed_form(drawn, tmp_path):
+    rows = [
+        {"k": k, "title": "SkipInit", "transition": k == 3, "Var": var, "form": 2.0**k}
+        for k, var in enumerate([2.0, "", 0.0, 16.0], 1)
+    ]
+    var = Quantity("Var", "Var of the sum", "form", scale="log2")
+    signal_figure([("Forward", rows, var)], tmp_path / "f.svg", title="t", subtitle="s")
+    (axes,) = drawn[0].axes
+    (form,), (dots,) = lines(axes, marker=""), lines(axes, marker="s")
+    assert list(form.get_ydata()) == [2, 4, 8, 16] and dots.get_linestyle() == "None"
+    np.testing.assert_allclose(dots.get_ydata(), [2, math.nan, math.nan, 16])
+    assert axes.get_yscale() == "log" and 2.5 in [line.get_xdata()[0] for line in axes.lines]
+
+
+def test_a_page_has_the_panels_that_there_are_columns_for(drawn, tmp_path):
+    rows = [
+        {"k": k, "transition": k == 3, "sum": 1.0, "closed_sum": 1.0, "branch": 0.0, "share": 0.0}
+        for k in range(1, 6)
+    ]
+    page_figure(rows, tmp_path / "f.svg", title="t", subtitle="s")
+    assert [axes.get_title("left") for axes in drawn[0].axes] == ["Forward", "Who contributes"]
