@@ -83,7 +83,6 @@ class Experiment:
       finish: ``finish(task, program, plan, state)`` gives more measures of a finished run.
       grow: by scale, ``grow(first, points, rows)`` gives the runs that the rows ask for besides;
         ``first`` are the scale's points, ``rows`` has None for what is not over.
-      check: refuses points that do not fit, with a ``ValueError``.
       task: ``task(points, command)`` makes the runs; by default images in memory.
       typed: ``typed(point)`` is what the task takes for a run.
       measure: ``measure(point, data_dir)`` gives the rows of a point that names no ``model``: what
@@ -106,7 +105,6 @@ class Experiment:
     probe: Callable[..., Mapping[str, Any]] | None = None
     finish: Callable[..., Mapping[str, Any]] | None = None
     grow: Mapping[str, Callable[..., Sequence[Point]]] = dataclasses.field(default_factory=dict)
-    check: Callable[[Sequence[Point]], None] = lambda points: None
     task: Callable[[Sequence[Point], Any], Any] = lambda points, command: ImageTask(
         functools.partial(data.load, data_dir=command.data_dir)
     )

@@ -69,7 +69,7 @@ class Claim:
     smaller: tuple[str, ...] = ()  # folders that are linked as well
     what: str = ""  # was measured, where the names of the numbers do not say it
     ours: dict[str, str] = dataclasses.field(default_factory=dict)  # terms, by name
-    holds: str = ""  # the condition of the verdict, a Python expression of these names
+    holds: str = ""  # the verdict's condition in Python of these names; x_sd: the spread of x
     tests: tuple[str, ...] = ()  # file::function, which carry what is exact
     note: str = ""
 
@@ -83,11 +83,7 @@ class Claim:
 
 
 def load(file: Path = LIST) -> dict[str, list[Claim]]:
-    """The claims by section; what a section says holds for all of its claims that do not say it.
-
-    Raises:
-      ValueError: if nothing says which network a folder has.
-    """
+    """The claims by section; what a section says holds for all of its claims that do not say it."""
     content = tomllib.loads(file.read_text())
     found: dict[str, list[Claim]] = {}
     for section in content["section"]:
@@ -100,12 +96,9 @@ def load(file: Path = LIST) -> dict[str, list[Claim]]:
                 fields = {"folder": folder, "smaller": tuple(smaller)} | fields
             fields["tests"] = tuple(fields.get("tests", ()))
             claim = Claim(**fields)
-            unknown = [each for each in claim.folders if each not in content["networks"]]
-            if unknown and not claim.network:
-                raise ValueError(f"[networks] has no {unknown[0]}, which {claim.where} reads.")
             if not claim.network:
-                found_in = dict.fromkeys(content["networks"][each] for each in claim.folders)
-                claim = dataclasses.replace(claim, network="; ".join(found_in))
+                networks = dict.fromkeys(content["networks"][each] for each in claim.folders)
+                claim = dataclasses.replace(claim, network="; ".join(networks))
             claims.append(claim)
     return found
 
@@ -114,7 +107,7 @@ def read(term: str, folder: str) -> Number:
     """Reads a number from a file of results.
 
     Raises:
-      ValueError: if there is no such folder, file, column or row.
+      ValueError: if a word is not known, or no row is meant.
     """
     column, *words = shlex.split(term)
     file, statistic, filters, spread_of = "rows.csv", "mean", {}, ""
@@ -133,9 +126,6 @@ def read(term: str, folder: str) -> Number:
             raise ValueError(f"{word!r} found in the term {term!r}; expected what claims.py names.")
     name = column.rstrip("%").removeprefix("1-")
     rows = _rows(folder, file)
-    for each in (name, *filters, *filter(None, [spread_of])):
-        if each not in rows[0]:
-            raise ValueError(f"results/{folder}/{file} has no column {each}; {term!r} asks for it.")
     rows = [row for row in rows if all(_is(row[key], wish) for key, wish in filters.items())]
     if not rows:
         raise ValueError(f"results/{folder}/{file} has no row for {term!r}.")
@@ -211,8 +201,7 @@ def page(sections: dict[str, list[Claim]]) -> str:
     papers = dict.fromkeys(claim.paper for claims in sections.values() for claim in claims)
     parts = ["# Claims", f"**{totals(sections)}.**"]
     parts += ["\n".join(f"- {paper}: {totals(sections, paper)}" for paper in papers)]
-    parts += ["A claim unfolds to the published number, ours, the condition of its verdict, and "
-              "what makes it again."]  # fmt: skip
+    parts += ["A claim unfolds to the published number, ours, and what makes it again."]
     introduction = tomllib.loads(LIST.read_text())["introduction"].strip()
     parts += [f"<details>\n<summary>What the verdicts and the numbers mean</summary>\n\n"
               f"{introduction}\n\n</details>"]  # fmt: skip
@@ -227,8 +216,6 @@ def _folded(claim: Claim, commands: dict[str, str]) -> str:
     if found:
         ours = ", ".join(f"`{name}` {number.text}" for name, number in found.items())
         lines.append(f"Here: {ours} ({_scale(claim, found)}).")
-    if claim.holds:
-        lines.append(f"Condition: `{claim.holds}`")
     files = dict.fromkeys(["rows.csv", *re.findall(r"\S+\.csv", " ".join(claim.ours.values()))])
     smaller = claim.smaller if claim.folder in claim.folders else ()
     folders = dict.fromkeys([*claim.folders, *smaller])
@@ -266,10 +253,8 @@ def _scale(claim: Claim, found: dict[str, Number]) -> str:
 
 @functools.cache
 def _rows(folder: str, file: str) -> list[dict[str, str]]:
-    path = RESULTS / folder / file
-    if not folder or not path.exists():
-        raise ValueError(f"{path.relative_to(ROOT)} is named by a claim and does not exist.")
-    return list(csv.DictReader(io.StringIO(results.read_committed(path), newline="")))
+    text = results.read_committed(RESULTS / folder / file)
+    return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
 def _is(cell: str, wish: str) -> bool:

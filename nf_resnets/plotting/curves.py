@@ -132,7 +132,7 @@ def curves_figure(
     entries = _entries(shared, styles, legend or {})
     across = min(columns or len(panels), len(panels))
     down = -(-len(panels) // across)
-    widths = [0.075 * len(label) + 0.55 for label, _ in entries]
+    widths = [0.08 * len(label) + 0.8 for label, _ in entries]
     if len(panels) == 1:
         size, place, beside = (5.2 + max(widths), 4.0), "outside center right", 1
     else:
@@ -214,7 +214,10 @@ def _draw(axes: Any, panel: Panel, styles: Mapping[str, Mapping[str, Any]]) -> N
         marks += [(x, dots) for x in [*curve.lost, *([curve.x[-1]] if curve.diverged else [])]]
     every_x = [x for curve in panel.curves for x in (*curve.x, *curve.lost)]
     if panel.x_base:
-        log_axis(axes.xaxis, panel.x_base, panel.ticks or every_x)
+        log_axis(axes.xaxis, panel.x_base, min(every_x), max(every_x))
+        ticks = panel.ticks or sorted(set(every_x))
+        if panel.ticks or (len(ticks) <= 6 and ticks[0] >= 1):
+            axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
         axes.set_xlim(min(every_x) / 1.25, max(every_x) * 1.25)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -224,7 +227,7 @@ def _draw(axes: Any, panel: Panel, styles: Mapping[str, Mapping[str, Any]]) -> N
         low, high = panel.y_limits or axes.get_ylim()
         if high < 4 * low:  # small changes look small
             low, high = math.sqrt(low * high) / 2, math.sqrt(low * high) * 2
-        log_axis(axes.yaxis, panel.y_base, [low, high])
+        log_axis(axes.yaxis, panel.y_base, low, high)
     axes.set_ylim(low, high)
     if panel.names:
         axes.set_yticks(range(len(panel.names)), panel.names)

@@ -110,16 +110,13 @@ def looks(titles: Iterable[str]) -> dict[str, dict[str, Any]]:
     return {title: styles[title] for title in titles}
 
 
-def log_axis(axis: Any, base: int, values: Sequence[float]) -> None:
-    """Makes an axis logarithmic; few values of 1 or more are ticks themselves."""
+def log_axis(axis: Any, base: int, low: float, high: float) -> None:
+    """Makes an axis logarithmic; 1, 2 and 5 times a power of ten are ticks where few powers are."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=base)
     axis.set_minor_locator(NullLocator())
-    distinct = sorted(set(values))
-    if len(distinct) <= 6 and distinct[0] >= 1:
-        axis.set_ticks(distinct, [f"{value:,g}" for value in distinct])
-    elif base == 10 and distinct[-1] < 100 * distinct[0]:
+    if base == 10 and high < 100 * low:
         axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
@@ -182,11 +179,10 @@ def saved_figure(
         layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - head / height))
         figure = Figure(figsize=(width, height), layout=layout)
         yield figure
-        for lines, top, look in (
-            (titles, 0.05, {"fontsize": 11, "fontweight": "bold"}),
-            (subtitles, 0.07 + 0.2 * len(titles), {"fontsize": 8, "color": INK}),
-        ):
-            figure.text(0.1 / width, 1 - top / height, "\n".join(lines), va="top", **look)
+        left, text = 0.1 / width, figure.text
+        text(left, 1 - 0.05 / height, "\n".join(titles), va="top", fontsize=11, fontweight="bold")
+        top = 1 - (0.07 + 0.2 * len(titles)) / height
+        text(left, top, "\n".join(subtitles), va="top", fontsize=8, color=INK)
         with whole_file(path) as new:
             for file in (new, new.with_suffix(".svg"))[: 2 if new.suffix == ".png" else 1]:
                 date = {"Date": None} if file.suffix == ".svg" else {}
