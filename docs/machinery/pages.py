@@ -9,6 +9,7 @@ from pathlib import Path
 
 from docs.machinery import reference, scheme_pages
 from docs.machinery.results import ROOT, Result, Table, committed, markdown_table
+from nf_resnets import schemes
 from nf_resnets.trained.torch_layouts import LAYOUTS
 
 DOCS = Path(__file__).parents[1]
@@ -31,10 +32,9 @@ def write_all(folder: Path = GENERATED) -> None:
     texts |= {f"api/{name}.rst": text for name, text in reference.pages().items()}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         texts[f"notebooks/{path.name}"] = notebook_page(path)
-    for page in scheme_pages.all_pages():
-        own = f"schemes/{page.name}"
-        texts[f"{own}/facts.md"] = scheme_pages.facts(page.name)
-        texts[f"{own}/numbers.md"] = scheme_pages.numbers(page, results)
+    for scheme in schemes.names():
+        texts[f"schemes/{scheme}/facts.md"] = scheme_pages.facts(scheme)
+        texts[f"schemes/{scheme}/numbers.md"] = scheme_pages.numbers(scheme, results)
     for name, text in texts.items():
         _write(folder / name, text)
     for kind in ("md", "rst", "ipynb"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from pathlib import Path
@@ -38,58 +37,11 @@ PLACES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class SchemePage:
-    """A page of ``docs/schemes``.
-
-    Attributes:
-      path: the file.
-      name: the scheme's, and the file's.
-      code: its first block of Python: makes ``model``, ``params`` and a batch.
-      lines: how the tables of the results call it besides the scheme's title.
-    """
-
-    path: Path
-    name: str
-    code: str
-    lines: tuple[str, ...]
-
-    @property
-    def titles(self) -> tuple[str, ...]:
-        """Whose rows of the results' tables belong on the page."""
-        return tuple(dict.fromkeys((schemes.get(self.name).title, *self.lines)))
-
-
-def read_page(path: Path) -> SchemePage:
-    """Reads a page.
-
-    Raises:
-      ValueError: if there is no block of Python in it.
-    """
-    text = path.read_text()
-    head = re.match(r"---\n(.*?)\n---\n", text, re.S)
-    about: dict[str, Any] = (yaml.safe_load(head[1]) or {}) if head else {}
-    code = re.search(r"^```python\n(.*?)^```$", text, re.S | re.M)
-    if code is None:
-        raise ValueError(f"{path.name} has no block of Python; expected one that makes params.")
-    return SchemePage(path, path.stem, code[1], tuple(about.get("lines", ())))
-
-
-def all_pages(folder: Path = FOLDER) -> tuple[SchemePage, ...]:
-    """The pages, in the order of the registry.
-
-    Raises:
-      ValueError: if a registered scheme has no page, or a page no scheme.
-    """
-    there = {path.stem: path for path in sorted(folder.glob("*.md")) if path.stem != "index"}
-    missing = [name for name in schemes.names() if name not in there]
-    strange = [name for name in there if name not in schemes.names()]
-    if missing or strange:
-        raise ValueError(
-            f"docs/schemes lacks pages for {missing} and has pages for {strange}, which are not "
-            "registered; expected one page for each scheme."
-        )
-    return tuple(read_page(there[name]) for name in schemes.names())
+def names_in_tables(name: str) -> tuple[str, ...]:
+    """What tables of results call a scheme: its title, and ``lines`` at the head of its page."""
+    head = re.match(r"---\n(.*?)\n---\n", (FOLDER / f"{name}.md").read_text(), re.S)
+    lines = yaml.safe_load(head[1]).get("lines", ()) if head else ()
+    return (schemes.get(name).title, *lines)
 
 
 def facts(name: str) -> str:
@@ -163,10 +115,10 @@ def need_words(scheme: schemes.Scheme) -> list[str]:
     return [f"`{need.part}`: {said[need.without]}" for need in scheme.needs]
 
 
-def numbers(page: SchemePage, results: tuple[Result, ...]) -> str:
+def numbers(name: str, results: tuple[Result, ...]) -> str:
     """The rows of the committed tables that are about a scheme."""
     parts = []
-    for result, table in lines_of(results, page.titles):
+    for result, table in lines_of(results, names_in_tables(name)):
         parts.append(
             f"{result.title} {{ref}}`Whole table <results-{result.name}>`, by\n"
             f"`{result.command}`:\n\n{markdown_table(table)}\n"
@@ -184,13 +136,4 @@ def _function(function: Any) -> str | None:
     return name if getattr(init, name, None) is function else None
 
 
-__all__ = [
-    "FOLDER",
-    "SchemePage",
-    "all_pages",
-    "anatomy_words",
-    "facts",
-    "need_words",
-    "numbers",
-    "read_page",
-]
+__all__ = ["FOLDER", "facts", "names_in_tables", "numbers"]
