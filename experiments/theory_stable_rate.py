@@ -34,12 +34,11 @@ smoke` half a minute; `--scale paper` has 16 channels, up to 100 layers and five
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,20 +100,11 @@ def title_of(name: str, factor: float) -> str:
 load = functools.cache(functools.partial(data.load, "digits"))
 
 
-@dataclasses.dataclass(frozen=True)
-class Network:
-    """A network of one scheme and depth: what is compiled once for all seeds and rates."""
-
-    draw: Callable[..., Any]  # (key): the parameters at initialisation
-    losses: Callable[..., jax.Array]  # (start, scales, batches, rate): of a run of training
-    curvature: Callable[..., analysis.Eigenvalue]  # (start, scales, batch, key): at the start
-
-
 @functools.cache
 def make_network(
     name: str, depth: int, channels: int, steps: int, momentum: float, lanczos: int
-) -> Network:
-    """The compiled functions of one scheme and depth, in coordinates ``q``.
+) -> tuple[Callable[..., Any], Callable[..., jax.Array], Callable[..., analysis.Eigenvalue]]:
+    """``draw``, ``losses`` and ``curvature`` of one scheme and depth, in coordinates ``q``.
 
     A parameter is ``theta = s q``, ``s**2`` what its rate is multiplied by: a step of ``eta`` on
     ``q`` is one of ``s**2 eta`` on ``theta``, and the Hessian along ``q`` is what it sees.
@@ -149,7 +139,7 @@ def make_network(
             lambda at: loss(at, scales, batch), q, key=key, steps=lanczos
         )
 
-    return Network(quick_jit(draw), jax.jit(losses), jax.jit(curvature))
+    return quick_jit(draw), jax.jit(losses), jax.jit(curvature)
 
 
 def coordinates(params: Any, factor: float) -> tuple[Any, Any]:
@@ -206,17 +196,17 @@ def measure(point: Point, _: str | None) -> list[Row]:
     """Curvature, the loss at each octave, and the largest rate that trains."""
     dataset, seed = load(), point["seed"]
     names = ("scheme", "depth", "stem_channels", "steps", "momentum", "lanczos_steps")
-    network = make_network(*(point[name] for name in names))
-    start, scales = coordinates(network.draw(jax.random.key(seed)), point["scalar_factor"])
+    draw, losses, curvature_of = make_network(*(point[name] for name in names))
+    start, scales = coordinates(draw(jax.random.key(seed)), point["scalar_factor"])
     batches = batches_of(point, dataset, seed)
 
     @functools.cache
     def losses_at(rate: float) -> np.ndarray:
-        return np.asarray(network.losses(start, scales, batches, jnp.float32(rate)))
+        return np.asarray(losses(start, scales, batches, jnp.float32(rate)))
 
     limit = math.log(dataset.num_classes) - point["margin"]
     ends, stable = border(losses_at, point, limit)
-    curvature = network.curvature(start, scales, batches[0], jax.random.key(seed))
+    curvature = curvature_of(start, scales, batches[0], jax.random.key(seed))
     values = [
         ("curvature", "", curvature.value),
         ("residual", "", curvature.residual),
@@ -230,10 +220,6 @@ def measure(point: Point, _: str | None) -> list[Row]:
         {**key, "quantity": name, "rate": rate, "value": digits(x) if x < math.inf else ""}
         for name, rate, x in values
     ]
-
-
-def geometric_mean(values: Iterable[Any]) -> float:
-    return math.exp(statistics.fmean(math.log(float(value)) for value in values))
 
 
 def summaries(rows: Sequence[Row], momentum: float) -> list[dict[str, Any]]:
@@ -257,15 +243,16 @@ def summaries(rows: Sequence[Row], momentum: float) -> list[dict[str, Any]]:
         for row in each:
             if row["quantity"] == "loss":
                 losses.setdefault(float(row["rate"]), []).append(row["value"])
-        ends = {rate: geometric_mean(values) for rate, values in losses.items() if all(values)}
-        curvature = geometric_mean(row["value"] for row in each if row["quantity"] == "curvature")
+        mean = statistics.geometric_mean
+        ends = {rate: mean(map(float, values)) for rate, values in losses.items() if all(values)}
+        curvature = mean(float(row["value"]) for row in each if row["quantity"] == "curvature")
         lines.append(
             {
                 "title": title,
                 "depth": int(depth),
                 "curvature": curvature,
                 "bound": 2 * (1 + momentum) / curvature,
-                "largest": geometric_mean(trained) if trained else "",
+                "largest": mean(trained) if trained else "",
                 "range": (min(trained), max(trained)) if trained else (),
                 "seeds": f"{len(trained)} of {len(rates)}",
                 "best": min(ends, key=lambda rate: ends[rate]) if ends else "",

@@ -65,6 +65,8 @@ def test_a_sweep_ends_in_a_table_figures_and_a_report(made):
     with open(out / "rows.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 12 and {row["state"] for row in rows} <= {"finished", "diverged"}
+    assert {"dtype", "optimizer"} <= {*rows[0]}
+    assert not any(cell.startswith(("{", "[")) for row in rows for cell in row.values())
     page = (out / "report.html").read_text()
     HTMLParser().feed(page)
     assert not re.search(r"""(?:src|href)\s*=\s*["']https?:""", page)

