@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pydoc
 import re
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import nf_resnets  # noqa: E402
-from docs.machinery import pages, reference  # noqa: E402
+from docs.machinery import pages  # noqa: E402
 
 project = "nf_resnets"
 author = "The nf_resnets authors"
@@ -27,11 +28,14 @@ release = version = nf_resnets.__version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "docs.machinery.mathml",
 ]
+templates_path = ["_templates"]
 exclude_patterns = [
+    "_templates",
     "_build",
     "generated/schemes",
     "generated/layouts.md",
@@ -50,6 +54,8 @@ highlight_language = "text"
 
 # --- The reference -----------------------------------------------------------------------------
 
+autosummary_ignore_module_all = False
+autosummary_imported_members = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -112,14 +118,19 @@ def _without_links_back(app: Any, page: str, template: str, context: Any, tree: 
 
 
 def _by_another_place(app: Any, env: Any, node: Any, child: Any) -> Any:
+    # Docstrings call a name by the module that defines it; it stands where users import it.
     target = node.get("reftarget", "")
     if node.get("refdomain") != "py" or not target.startswith("nf_resnets."):
         return None
-    place = reference.place(target)
-    if place is None:
-        return None
-    found = env.get_domain("py").resolve_xref(
-        env, node["refdoc"], app.builder, "obj", place, node, child
-    )
+    package, name = (*target.split("."), "")[1], target.rpartition(".")[2]
+    if name in getattr(getattr(nf_resnets, package, None), "__all__", ()):
+        target = f"nf_resnets.{package}.{name}"
+    else:
+        try:
+            pydoc.resolve(target)
+        except (ImportError, AttributeError):
+            return None
+    domain = env.get_domain("py")
+    entry = domain.resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, child)
     # Docstrings also name what is there and not for users.
-    return found or child
+    return entry or child

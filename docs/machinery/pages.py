@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from docs.machinery import reference, scheme_pages
+from docs.machinery import scheme_pages
 from docs.machinery.results import ROOT, Result, Table, committed, markdown_table
 from nf_resnets import schemes
 from nf_resnets.trained.torch_layouts import LAYOUTS
@@ -18,7 +18,7 @@ COLAB = "https://colab.research.google.com/github/nf-resnets/nf_resnets/blob/mai
 
 
 def write_all(folder: Path = GENERATED) -> None:
-    """Writes the reference, results, gallery and notebooks, and what other pages include.
+    """Writes results, gallery and notebooks, and what other pages include.
 
     Args:
       folder: where to; what an earlier build left there and this one does not make is removed.
@@ -29,7 +29,6 @@ def write_all(folder: Path = GENERATED) -> None:
         "gallery.md": gallery_page(results),
         "layouts.md": layouts_table(),
     }
-    texts |= {f"api/{name}.rst": text for name, text in reference.pages().items()}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         texts[f"notebooks/{path.name}"] = notebook_page(path)
     for scheme in schemes.names():

@@ -112,7 +112,7 @@ def test_formulas_are_formulas(built):
 def test_names_link_to_their_source_and_to_no_other_librarys(built):
     assert (
         "_modules/nf_resnets/init/fixup.html#fixup"
-        in (built / "generated/api/init.html").read_text()
+        in (built / "generated/api/nf_resnets.init.fixup.html").read_text()
     )
     sources = built / "_modules"
     assert {path.stem for path in sources.iterdir()} == {"index", "nf_resnets"}
