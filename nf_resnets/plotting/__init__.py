@@ -20,7 +20,8 @@ from nf_resnets.plotting.coordinates import coordinates_figure
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
 from nf_resnets.plotting.depth import depth_figure
 from nf_resnets.plotting.rates import rates_figure
-from nf_resnets.plotting.sweep import SweepResults, sweep_figures
+from nf_resnets.plotting.report import SweepResults
+from nf_resnets.plotting.sweep import sweep_figures
 from nf_resnets.plotting.transfer import transfer_figure
 
 __all__ = [

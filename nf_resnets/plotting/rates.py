@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.plotting.style import power
 
 Row = Mapping[str, Any]
 
@@ -141,4 +142,10 @@ def series_title(group: Row, size: str, names: Mapping[str, str] | None) -> str:
     return ", ".join(parts) or "all runs"
 
 
-__all__ = ["LEGEND", "METRICS", "rates_figure", "series_title"]
+def rate_range(one: Row, text: Callable[[float], str] = power) -> str:
+    """The best rate of an optimum with the range of rates as good, if that is wider."""
+    best, low, high = (text(one[name]) for name in ("best", "low", "high"))
+    return best if low == high else f"{best} ({low} to {high})"
+
+
+__all__ = ["LEGEND", "METRICS", "rate_range", "rates_figure", "series_title"]

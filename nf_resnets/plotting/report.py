@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nf_resnets.plotting.rates import METRICS, series_title
 from nf_resnets.plotting.style import power, whole_file
 
-if TYPE_CHECKING:
-    from nf_resnets.plotting.sweep import SweepResults
-
+Row = Mapping[str, Any]
 Cells = list[list[str]]
 OUTCOMES = ("test_accuracy", "train_loss", "steps_done", "seconds")
 # More runs than these make the file too large to mail; rows.csv has all of them.
 MOST_RUNS = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepResults:
+    """What the figures, the table and the report of a sweep are made of.
+
+    Attributes:
+      title: what was swept.
+      rows: one for each run: its settings, ``state``, ``key`` and results.
+      optima: plain mappings of ``nf_resnets.sweep.select.Optimum``.
+      regimes: plain mappings of ``nf_resnets.sweep.regimes.Regimes``.
+      settings: the names of the settings among the columns of ``rows``.
+      subtitle: the settings that it was made with.
+      chance: the accuracy of guessing, 0 to 1.
+      command: makes the same runs.
+      curves: of runs at the best rates, with ``group``, ``step`` and ``train_loss``.
+      facts: tables of versions and devices, by their headings.
+      names: what to call schemes; else by their keys.
+      targets: plain mappings of ``nf_resnets.sweep.targets.StepsToTarget``.
+    """
+
+    title: str
+    rows: Sequence[Row]
+    optima: Sequence[Row]
+    regimes: Sequence[Row]
+    settings: Sequence[str] = ()
+    subtitle: str = ""
+    chance: float | None = None
+    command: str = ""
+    curves: Sequence[Row] = ()
+    facts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    targets: Sequence[Row] = ()
 
 
 def report(
@@ -122,4 +154,4 @@ def _regimes(sweep: SweepResults) -> Cells:
     return cells if sweep.regimes else []
 
 
-__all__ = ["report"]
+__all__ = ["SweepResults", "report"]

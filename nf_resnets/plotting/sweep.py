@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import re
@@ -14,7 +13,7 @@ from typing import Any
 
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.plotting.rates import LEGEND, METRICS, rates_figure, series_title
-from nf_resnets.plotting.report import report
+from nf_resnets.plotting.report import SweepResults, report
 from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, power, whole_file
 
 Row = Mapping[str, Any]
@@ -29,39 +28,6 @@ TRIMMED_NOTE = (
     "Rates at which at least half of the runs finished are compared by the mean over these; the "
     "others stand behind."
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepResults:
-    """What the figures, the table and the report of a sweep are made of.
-
-    Attributes:
-      title: what was swept.
-      rows: one for each run: its settings, ``state``, ``key`` and results.
-      optima: plain mappings of ``nf_resnets.sweep.select.Optimum``.
-      regimes: plain mappings of ``nf_resnets.sweep.regimes.Regimes``.
-      settings: the names of the settings among the columns of ``rows``.
-      subtitle: the settings that it was made with.
-      chance: the accuracy of guessing, 0 to 1.
-      command: makes the same runs.
-      curves: of runs at the best rates, with ``group``, ``step`` and ``train_loss``.
-      facts: tables of versions and devices, by their headings.
-      names: what to call schemes; else by their keys.
-      targets: plain mappings of ``nf_resnets.sweep.targets.StepsToTarget``.
-    """
-
-    title: str
-    rows: Sequence[Row]
-    optima: Sequence[Row]
-    regimes: Sequence[Row]
-    settings: Sequence[str] = ()
-    subtitle: str = ""
-    chance: float | None = None
-    command: str = ""
-    curves: Sequence[Row] = ()
-    facts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    targets: Sequence[Row] = ()
 
 
 def sweep_figures(
@@ -116,7 +82,7 @@ def sweep_figure(sweep: SweepResults, path: Path) -> str:
     """Draws what suits the grid, a curve for each scheme, and returns the SVG.
 
     Against the batch size, or else against the depth or width of the networks, there are the best
-    metric and the best rate with the range of rates as good; dashed is ``min(slope B, largest)``.
+    metric and the best rate with the range of rates as good; dashed is the fit.
     Where neither varies, it is metrics against the learning rate.
     """
     subtitle = f"{sweep.title}: {sweep.subtitle}"
@@ -199,11 +165,15 @@ def _best(
 
 
 def _fitted(title: str, fit: Row, sizes: Sequence[float]) -> Curve:
-    """The fit ``min(slope * B, largest)`` as far as the data show its parts."""
-    slope, largest = fit["slope"] or math.inf, fit["largest"] or math.inf
-    at = sorted({min(sizes), max(sizes), min(max(largest / slope, min(sizes)), max(sizes))}
-                if math.isfinite(slope + largest) else {min(sizes), max(sizes)})  # fmt: skip
-    rates = [min(slope * size, largest) for size in at]
+    """The fitted curve, as far as the data show its parts."""
+    ends = min(sizes), max(sizes)
+    at = [ends[0] * (ends[1] / ends[0]) ** (step / 40) for step in range(41)]
+    if fit.get("form") == "smooth":
+        smooth = fit.get("smooth") or fit
+        rates = [smooth["largest"] / (1 + smooth["batch_size"] / size) for size in at]
+    else:
+        slope, largest = fit["slope"] or math.inf, fit["largest"] or math.inf
+        rates = [min(slope * size, largest) for size in at]
     return Curve(title, at, [r if math.isfinite(r) else math.nan for r in rates], style="--")
 
 

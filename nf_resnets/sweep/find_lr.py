@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import tyro
 
 from nf_resnets import command_line
+from nf_resnets.plotting.rates import rate_range
 from nf_resnets.sweep import command
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.results import finish
@@ -109,9 +110,7 @@ def answer(best: Optimum) -> str:
     if best.best is None:
         text = "No run finished, so there is no best rate."
     else:
-        ends = [power(rate) for rate in (best.low, best.high) if rate is not None]
-        range_ = power(best.best) + (f" ({' to '.join(ends)})" if ends[0] != ends[1] else "")
-        text = f"The best rate is {range_}: training loss {best.mean:.3g}."
+        text = f"The best rate is {rate_range(vars(best), power)}: training loss {best.mean:.3g}."
         if best.at_edge:
             text += f" It is the {best.at_edge} of the rates tried: widen --rates."
         most = diverged[0].rate / MARGIN if diverged else best.best

@@ -150,7 +150,7 @@ def test_links_lead_to_pages(path):
         start = DOCS if target.startswith("/") else path.parent
         place = (start / target.lstrip("/")).resolve().relative_to(DOCS).as_posix()
         known = place in api | {"generated/gallery", "generated/results"}
-        assert known or (DOCS / f"{place}.md").exists(), target
+        assert known or any((DOCS / f"{place}{kind}").exists() for kind in (".md", ".rst")), target
 
 
 def test_formulas_become_mathml_and_faults_are_told():

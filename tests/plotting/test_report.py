@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nf_resnets.plotting.report import report
-from nf_resnets.plotting.sweep import SweepResults, table_cells
+from nf_resnets.plotting.report import SweepResults, report
+from nf_resnets.plotting.sweep import table_cells
 from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.select import optima
 
