@@ -13,7 +13,6 @@ from typing import Any
 
 from nf_resnets import data, plotting, schemes
 from nf_resnets.plotting.style import whole_file
-from nf_resnets.plotting.sweep import table
 from nf_resnets.sweep.options import Options, parse_target
 from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.select import Optimum, Row, Rule, grouped, optima
