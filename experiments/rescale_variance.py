@@ -61,7 +61,9 @@ def measure(point: Point, data_dir: str | None) -> list[Row]:
         point["depth"], SCHEME, num_classes=10, stem_channels=point["stem_channels"]
     )
     start = quick_jit(lambda key: initial(model, key, images)[0])(jax.random.key(point["seed"]))
-    params = SCHEME.calibrate(model.apply, start, images)
+    params = SCHEME.calibrate(
+        start, network=lambda params, x: model.apply({"params": params}, x), inputs=(images,)
+    )
     _, taps = quick_jit(analysis.observe(model))(params, images)
     signal = jax.tree.map(np.asarray, analysis.signal_of(taps))
     eta = np.asarray(analysis.eta(taps))

@@ -96,7 +96,11 @@ def draw(name: str, network: Network, keys: jax.Array) -> Iterator[Any]:
         for key in keys:
             # Not compiled: a program of many stacked QR decompositions hangs on a CPU of two cores
             # (jaxlib 0.10.2, the orthogonal draw of 40 layers).
-            yield init.lsuv(network.model.apply, init.orthogonal(standard, key), network.images)
+            yield init.lsuv(
+                init.orthogonal(standard, key),
+                network=lambda params, x: network.model.apply({"params": params}, x),
+                inputs=(network.images,),
+            )
     else:
         yield from map(quick_jit(compiled[name]), keys)
 

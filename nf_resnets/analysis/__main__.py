@@ -192,7 +192,11 @@ def _start(
 
     params, batch_stats = _quickly(start)(keys[0], keys[1])
     if scheme.calibrate is not None:
-        params = scheme.calibrate(model.apply, params, images)
+
+        def network(params: Any, images: Any) -> Any:
+            return model.apply({"params": params}, images)
+
+        params = scheme.calibrate(params, network=network, inputs=(images,))
     return params, batch_stats
 
 

@@ -22,10 +22,9 @@ from nf_resnets.analysis.homogeneous import (
     homogeneous_sets,
     refuse_inhomogeneous,
 )
-from nf_resnets.analysis.loss import cross_entropies
+from nf_resnets.analysis.loss import check_labels, cross_entropies
 from nf_resnets.analysis.observe import LogitsFn, ObservedFn, branches, no_perturbations
-from nf_resnets.init.data_dependent import check_labels
-from nf_resnets.init.tree import check_key, float_leaves
+from nf_resnets.init.tree import float_leaves
 from nf_resnets.roles import Rules
 
 
@@ -244,7 +243,6 @@ def draw_heads(
       >>> float(found.excess.mean()) >= float(found.largest.mean()) - 2.3026  # ln 10
       True
     """
-    check_key(key)
     heads = jax.random.split(key, draws)
 
     def one(head_key: jax.Array) -> HeadDraws:

@@ -12,7 +12,7 @@ import optax
 from jax import lax
 
 from nf_resnets.data.order import check_whole
-from nf_resnets.init.tree import check_key, float_leaves
+from nf_resnets.init.tree import float_leaves
 
 
 class Eigenvalue(NamedTuple):
@@ -82,7 +82,6 @@ def lanczos(
     if steps < 1 or size < 1:
         raise ValueError(f"steps={steps}, size={size} found; expected at least 1 of both.")
     steps = min(steps, size)
-    check_key(key)
     start = jax.random.normal(key, (size,))
     start = start / jnp.linalg.norm(start)
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from nf_resnets import random, roles
-from nf_resnets.init.tree import cast_like, check_key
+from nf_resnets.init.tree import cast_like
 from nf_resnets.roles import Leaf, Role, Rules
 
 
@@ -36,7 +36,6 @@ def random_head(params: Any, key: jax.Array, *, rules: Rules | None = None) -> A
       >>> bool((drawn["head"]["kernel"] != 0).all()), bool((drawn["stem"]["kernel"] == 1).all())
       (True, True)
     """
-    check_key(key)
     role_map = roles.assign(params, rules)
     heads = [leaf.path for leaf in role_map.leaves if leaf.role is Role.HEAD and leaf.weight]
     if len(heads) != 1:

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nf_resnets.analysis.loss import check_labels
 from nf_resnets.analysis.observe import LogitsFn
 from nf_resnets.analysis.updates import loss_gradient
 from nf_resnets.data.order import check_whole
-from nf_resnets.init.data_dependent import check_labels
 from nf_resnets.init.tree import float_leaves
 
 

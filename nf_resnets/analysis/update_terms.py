@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import random
-from nf_resnets.init.tree import check_key
 
 
 class BranchNetwork(NamedTuple):
@@ -45,7 +44,6 @@ def draw_network(
     The head is drawn from ``N(0, 1 / n)`` with ``n`` the width. Fixup's scales of
     ``W^(1), ..., W^(m)`` are ``(L**(-1/(2m-2)), ..., 0)``.
     """
-    check_key(key)
     keys = jax.random.split(key, (num_branches + 1, len(layer_scales)))
     shape = (width, width)
     branches = tuple(

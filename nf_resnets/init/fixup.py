@@ -13,15 +13,7 @@ from nf_resnets import random, roles
 from nf_resnets.init import needs
 from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import default_init
-from nf_resnets.init.tree import (
-    all_zero,
-    cast_like,
-    check_positive,
-    draw,
-    is_concrete,
-    refuse_shapes,
-    scaled,
-)
+from nf_resnets.init.tree import all_zero, cast_like, check_positive, draw, is_concrete, scaled
 from nf_resnets.roles import Group, Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import SCALARS, Anatomy, Need, Scheme
 
@@ -66,13 +58,12 @@ def fixup(
     branches with ``cross`` or ``encoder_attn`` in their paths, ``L`` is always 12.
 
     Args:
-      params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
-        stacked or not. It is not changed.
+      params: a parameter tree of any library, stacked or not. It is not changed.
       depth: ``L``, the number of residual branches (ResNet-110: 54), checked against the tree.
       scale: a factor on the layers of rule 2; 0.1 and 10 are the ablations of figure 4.
       published: whether the draws are those of the published code.
       key: a JAX PRNG key to draw the weights afresh.
-      rules: what the paths of the tree mean; by default the names of this library's models.
+      rules: the roles of the leaves; by default those of this library's models.
       network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
       inputs: of the network, such as ``(images,)``; shapes are enough.
 
@@ -81,11 +72,9 @@ def fixup(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, a branch has ``m = 1`` layer
-        (the exponent would divide by zero), ``scale`` is not finite and above 0, or the tree is
-        initialised already, has no residual branch, holds shapes or numbers that are not finite, a
-        norm in a branch, a second factor of zeros at the end of one, or does not fit the rules (see
+        (the exponent would divide by zero) or a norm, ``scale`` is not finite and above 0, or the
+        tree is initialised already or does not fit the rules (see
         :func:`nf_resnets.roles.assign`).
-      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
 
     Warns:
       SchemeWarning: if the tree has no scalar biases or multipliers.
@@ -124,7 +113,7 @@ def fixup(
             return scaled(value, scale * _factor(leaf, role_map, published=published))
         return value
 
-    return needs.check_zeros(SCHEME, role_map, role_map.map(rescale, params))
+    return role_map.map(rescale, params)
 
 
 def _factor(leaf: Leaf, role_map: RoleMap, *, published: bool) -> float:
@@ -167,7 +156,6 @@ def _refuse_single_layers(role_map: RoleMap) -> None:
 
 def _refuse_initialised(params: Any, role_map: RoleMap) -> None:
     """Refuses a tree to which Fixup was applied before."""
-    refuse_shapes(params, role_map)
     for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
         last = leaf.role is Role.BRANCH and leaf.layer == leaf.m and leaf.weight
         if last and is_concrete(value) and all_zero(value):

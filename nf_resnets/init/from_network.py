@@ -17,37 +17,25 @@ def takes_network(*, alpha: bool = False) -> Callable[[Init], Init]:
 
     With them the roles of the tree are read off ``network(params, *inputs)``
     (:func:`nf_resnets.roles.read`), and the initialised tree is verified
-    (:func:`nf_resnets.roles.verify`).
-
-    Args:
-      alpha: whether the scalar that multiplies a branch is the scheme's alpha.
-
-    Raises:
-      ValueError: of the initialiser, if both ``network`` and ``rules`` are given, or ``inputs``
-        without ``network``; and what reading and verifying raise.
+    (:func:`nf_resnets.roles.verify`). ``alpha`` says that the scalar that multiplies a branch is
+    the scheme's alpha.
     """
 
     def add(init: Init) -> Init:
         @functools.wraps(init)
         def initialize(
+            params: Any,
             *args: Any,
             network: Callable[..., Any] | None = None,
             inputs: tuple[Any, ...] = (),
             **options: Any,
         ) -> Any:
             if network is None:
-                if inputs:
-                    raise ValueError("inputs= found without network=; expected both.")
-                return init(*args, **options)
+                return init(params, *args, **options)
             if options.get("rules") is not None:
                 raise ValueError("network= and rules= found; expected one of them.")
-            if not isinstance(inputs, tuple):
-                raise TypeError(
-                    f"inputs is a {type(inputs).__name__}; expected a tuple, such as (images,)."
-                )
-            params = args[0] if args else options["params"]
             role_map = roles.read(network, params, *inputs, alpha=alpha)
-            result = init(*args, **options | {"rules": role_map})
+            result = init(params, *args, **options | {"rules": role_map})
             roles.verify(network, result, role_map, *inputs)
             return result
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -11,10 +10,10 @@ import numpy as np
 
 from nf_resnets import random, roles
 from nf_resnets.init.from_network import takes_network
+from nf_resnets.init.normalized import zero_gamma
 from nf_resnets.init.skipinit import SCHEME as SKIPINIT
 from nf_resnets.init.skipinit import with_alphas
 from nf_resnets.init.tree import draw
-from nf_resnets.init.zero_gamma import zero_gamma
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -52,7 +51,7 @@ def nf_resnet(
       gain: what every ``g`` starts from.
       key: a JAX PRNG key to draw the weights afresh, as published: ``N(0, 1 / fan_in)``, the head
         ``N(0, 0.01^2)``. The gains of the channels stay as they are (1 in a new network).
-      rules: what the paths of the tree mean; by default the names of this library's models.
+      rules: the roles of the leaves; by default those of this library's models.
       network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
       inputs: of the network, such as ``(images,)``; shapes are enough.
 
@@ -60,9 +59,8 @@ def nf_resnet(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: if ``depth`` is not the number of residual branches, the tree has not one scalar
-        for each, ``gain`` is not finite, or the tree does not fit the rules.
-      TypeError: if ``depth`` is not an integer, ``gain`` not one number or ``key`` not a PRNG key.
+      ValueError: if ``depth`` is not the number of residual branches, or the tree has not one
+        scalar for each.
 
     Source: Brock, De, Smith, *Characterizing signal propagation to close the performance gap in
     unnormalized ResNets*, ICLR 2021, and its published code.
@@ -74,8 +72,6 @@ def nf_resnet(
       >>> float(nf_resnet(tree, depth=1, rules=rules)["block_1"]["gain"])
       0.0
     """
-    if isinstance(gain, int | float) and not math.isfinite(gain):
-        raise ValueError(f"gain={gain!r} found; expected a finite number.")
     role_map = roles.assign(params, rules)
     params = _drawn(params, depth, key, role_map)
     return with_alphas(SCHEME, params, depth, alpha=gain, rules=role_map)

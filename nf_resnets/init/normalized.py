@@ -1,16 +1,106 @@
 """The baselines with normalisation, told apart by which norm there is and where it stands.
 
 All start from a standard initialisation, with the norms' scales 1 and biases 0 as a model's
-``init`` has them.
+``init`` has them; but zero-gamma, whose last scale of every branch is 0.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
+import re
 from functools import partial
+from typing import Any
 
+import jax
+
+from nf_resnets import roles
+from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import standard
+from nf_resnets.init.tree import cast_like
+from nf_resnets.roles import Leaf, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
+
+OUR_SCALES = r"(stage_\d+/(?:first|rest))/norm_(\d+)/(?:norm/)?scale$"
+"""The norms' scales within the branches of this library's models."""
+
+
+@takes_network()
+def zero_gamma(
+    params: Any,
+    depth: int,
+    *,
+    scales: str = OUR_SCALES,
+    key: jax.Array | None = None,
+    rules: Rules | RoleMap | None = None,
+) -> Any:
+    r"""Sets the last norm's scale of every residual branch to 0, section 5.1 of the paper.
+
+    Every block starts as the identity (and its ReLU). All other scales stay as they are; so do the
+    weights, or, with ``key``, they are drawn from He (fan_in). It is for networks whose branches
+    end in a norm: post-activation ones. The branch of a pre-activation network ends in a
+    convolution, with its last norm inside, and the scheme does not fit it.
+
+    Args:
+      params: a parameter tree with norms. It is not changed.
+      depth: ``L``, the number of residual branches, checked against the tree.
+      scales: a regular expression that finds the paths of the scales within the branches, not on
+        shortcuts. Its last group orders those of one branch, the groups before it name the branch,
+        as in ``r"block_(\d+)/bn_(\d+)/scale$"``.
+      key: a JAX PRNG key to draw the weights afresh.
+      rules: the roles of the leaves; by default those of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network, such as ``(images,)``; shapes are enough.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if ``depth`` is not the number of residual branches, or ``scales`` does not find a
+        last scale for each.
+
+    Source: Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> block = {f"conv_{j}": jnp.ones((3, 3, 8, 8)) for j in (1, 2)}
+      >>> block |= {f"bn_{j}": jnp.ones(8) for j in (1, 2)}
+      >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)", norm=r"/bn_\d$")
+      >>> after = zero_gamma({"block_1": block}, 1, scales=r"block_(\d+)/bn_(\d+)", rules=rules)
+      >>> [float(after["block_1"][name].max()) for name in ("bn_1", "bn_2")]
+      [1.0, 0.0]
+    """
+    role_map = roles.assign(params, rules)
+    role_map.check_depth(depth)
+    in_branches = _scales(role_map, scales)
+    last = [of_one[-1] for of_one in in_branches]
+    found = sum(leaf.count for leaf in last)
+    if found != depth or not depth:
+        raise ValueError(
+            f"{found} last scales of norms found by scales={scales!r} for {depth} residual "
+            "branches; zero-gamma needs one for each, in a network whose branches end in a norm."
+        )
+    paths = {leaf.path for leaf in last}
+    params = standard(params, depth, key=key, rules=role_map)
+    return role_map.map(
+        lambda leaf, value: cast_like(value, 0) if leaf.path in paths else value, params
+    )
+
+
+def _scales(role_map: RoleMap, scales: str) -> list[list[Leaf]]:
+    """Those of each branch, which the other groups name, in the order of the last group."""
+    matches = [
+        (match.groups(""), leaf)
+        for leaf in role_map.leaves
+        if (match := re.search(scales, leaf.path))
+    ]
+    matches.sort(
+        key=lambda item: [(int(g), "") if g.isdecimal() else (math.inf, g) for g in item[0]]
+    )
+    branches = itertools.groupby(matches, lambda item: item[0][:-1])
+    return [[leaf for _, leaf in of_one] for _, of_one in branches]
+
 
 _IMAGES = frozenset({"pre_activation", "post_activation", "plain"})
 _FEEDBACK = "De, Smith: Batch Normalization Biases Residual Blocks, NeurIPS 2020, author feedback"
@@ -64,7 +154,16 @@ LAYER_NORM_POST = dataclasses.replace(
     reference="Vaswani et al.: Attention Is All You Need, NeurIPS 2017, section 3.1",
 )
 
+ZERO_GAMMA = Scheme(
+    name="zero_gamma",
+    title="BatchNorm, last γ = 0",
+    init=zero_gamma,
+    anatomy=Anatomy(norm="batch"),
+    reference="Goyal et al.: Accurate, Large Minibatch SGD, 2017, section 5.1",
+    fits=frozenset({"post_activation"}),
+)
+
 __all__ = [
     "BATCH_NORM", "BATCH_NORM_LAST", "BATCH_NORM_MERGE", "BATCH_NORM_SQRT_HALF", "GROUP_NORM",
-    "LAYER_NORM_POST", "LAYER_NORM_PRE",
+    "LAYER_NORM_POST", "LAYER_NORM_PRE", "ZERO_GAMMA", "zero_gamma",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,10 +14,10 @@ import numpy as np
 from nf_resnets import random, roles
 from nf_resnets.init import needs
 from nf_resnets.init.from_network import takes_network
-from nf_resnets.init.rescale_biases import rescale_biases
-from nf_resnets.init.tree import cast_like, draw, refuse_shapes, with_deviation
+from nf_resnets.init.measured import Place, measured_pass
+from nf_resnets.init.tree import cast_like, draw, with_deviation
 from nf_resnets.roles import LAYER_ROLES, Group, Leaf, Role, RoleMap, Rules
-from nf_resnets.schemes import UNDECAYED, Anatomy, BranchConstants, Need, Scheme
+from nf_resnets.schemes import UNDECAYED, Anatomy, Need, Scheme
 
 
 @takes_network()
@@ -27,7 +27,6 @@ def rescalenet(
     *,
     dropout: float | Sequence[float] = 0.0,
     published: bool = False,
-    constants: BranchConstants | None = None,
     key: jax.Array | None = None,
     rules: Rules | RoleMap | None = None,
 ) -> Any:
@@ -51,16 +50,12 @@ def rescalenet(
     (about 0; of a stacked leaf, each branch's) to the one above. With ``key`` it is drawn normally.
 
     Args:
-      params: a parameter tree of any library; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``,
-        stacked or not. It is not changed.
+      params: a parameter tree of any library. It is not changed.
       depth: ``L``, the number of residual branches; 0 for a network without any, such as VGG.
       dropout: the rate after each layer of a branch, one or ``L``, as ``model.branch_dropout``.
       published: whether the deviations are the published code's.
-      constants: those by which the network multiplies,
-        ``schemes.get("rescalenet").constants(depth)``. A tree does not show them, and without them
-        the signal explodes; a network of one's own must say that it has them.
       key: a JAX PRNG key to draw the weights afresh.
-      rules: what the paths of the tree mean; by default the names of this library's models.
+      rules: the roles of the leaves; by default those of this library's models.
       network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
       inputs: of the network, such as ``(images,)``; shapes are enough.
 
@@ -68,14 +63,13 @@ def rescalenet(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: if ``depth`` is not the number of residual branches, the tree holds shapes or
-        numbers that are not finite, has a norm in a branch, or does not fit the rules, ``dropout``
-        is not one rate in ``[0, 1)`` or as many as there are branches, ``constants`` are missing or
-        not the scheme's, or, without ``key``, a weight is all zeros.
-      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+      ValueError: if ``depth`` is not the number of residual branches, a norm is in a branch, the
+        network was read and does not multiply by ``schemes.get("rescalenet").constants(depth)``,
+        ``dropout`` is not one rate in ``[0, 1)`` or ``L``, or, without ``key``, a weight is zeros.
 
     Warns:
-      SchemeWarning: if the tree has no channel biases or multipliers.
+      SchemeWarning: if the tree has no channel biases or multipliers, or nothing shows the
+        constants.
 
     Source: Shao, Hu, Wang, Xue, Raj, *Is normalization indispensable for training deep neural
     networks?*, NeurIPS 2020, its author feedback, and its code, hukkai/rescaling.
@@ -84,15 +78,14 @@ def rescalenet(
       >>> import jax.numpy as jnp
       >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 8, 8)), "conv_2": jnp.ones((3, 3, 8, 8))}}
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)")
-      >>> given = dict(rules=rules, constants=SCHEME.constants(1))
-      >>> weight = rescalenet(tree, depth=1, **given)["block_1"]["conv_2"]
+      >>> weight = rescalenet(tree, depth=1, rules=rules)["block_1"]["conv_2"]
       >>> float(jnp.sqrt((weight**2).mean()) / (2 / 72) ** 0.5)  # (1/2)^(1/4)
       0.8409
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     scheme = PUBLISHED if published else SCHEME
-    needs.check_parts(scheme, role_map, constants=constants)
+    needs.check_parts(scheme, role_map)
     k = np.arange(1, int(depth) + 1) - published
     fractions, kept = int(depth) / (k + int(depth)), 1 - _rates(dropout, int(depth))
     deviation = partial(_deviation, fractions=fractions, kept=kept, published=published)
@@ -102,8 +95,6 @@ def rescalenet(
 
     if key is not None:
         params = draw(params, key, role_map, sample)
-    else:
-        refuse_shapes(params, role_map)
 
     def rescale(leaf: Leaf, value: Any) -> Any:
         if leaf.role is Role.CHANNEL_BIAS:
@@ -114,7 +105,7 @@ def rescalenet(
             return with_deviation(leaf, value, deviation(leaf))
         return value
 
-    return needs.check_zeros(scheme, role_map, role_map.map(rescale, params))
+    return role_map.map(rescale, params)
 
 
 def _deviation(leaf: Leaf, fractions: np.ndarray, kept: np.ndarray, *, published: bool) -> Any:
@@ -129,7 +120,9 @@ def _deviation(leaf: Leaf, fractions: np.ndarray, kept: np.ndarray, *, published
         return he
     own = np.asarray(leaf.branches) - 1
     stds = he * fractions[own] ** (1 / (2 * leaf.m)) * kept[own] ** 0.5
-    return stds.reshape(-1, *[1] * (len(leaf.shape) - 1)) if leaf.stacked else float(stds[0])
+    if not leaf.stacked:
+        return float(stds[0])
+    return stds.reshape(leaf.shape[: leaf.stacked] + (1,) * len(leaf.own_shape))
 
 
 def _rates(dropout: float | Sequence[float], depth: int) -> np.ndarray:
@@ -141,6 +134,88 @@ def _rates(dropout: float | Sequence[float], depth: int) -> np.ndarray:
             "each residual branch."
         )
     return np.broadcast_to(rates, (depth,))
+
+
+def rescale_biases(
+    params: Any,
+    *,
+    network: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    parts: int = 1,
+    rules: Rules | RoleMap | None = None,
+) -> Any:
+    r"""Sets every channel bias to minus the batch's mean of its channel, layer by layer.
+
+    ``b_c = -mean(x_c)`` over the images and positions of the batch, where ``x`` has passed the
+    layers before with the biases that those have found. One pass sets them all. They are
+    parameters like others after that; this is no layer's hidden state.
+
+    The published code finds them in the first 8 passes of training: a layer's bias is minus the
+    average of the means of the passes so far. ``parts=8`` gives what it finds if nothing is trained
+    meanwhile. (There the biases also learn a hundred times more slowly in these 8 steps, which this
+    library leaves out.)
+
+    Args:
+      params: an initialised tree. It is not changed.
+      network: ``network(params, *inputs)``, its forward pass, of any library. It is compiled anew
+        in every call: to set many networks, ``jax.jit`` the call.
+      inputs: a batch, such as ``(images,)``; the authors use 128 images or more.
+      parts: into how many equal parts the batch is cut, which pass one after another.
+      rules: the roles of the leaves; by default those of this library's models. For another network
+        they are ``roles.read(network, params, *inputs)``.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings, with other channel biases.
+
+    Raises:
+      ValueError: if there is no channel bias, one is in no sum or in several, or the batch cannot
+        be cut so.
+
+    Example:
+      >>> from nf_resnets import models
+      >>> images = jax.random.normal(jax.random.key(1), (2, 4, 4, 3))
+      >>> model = models.WideResNet(depth=10, scheme="rescalenet", stem_channels=2)
+      >>> params = jax.jit(model.init)(jax.random.key(0), images)["params"]
+      >>> network = lambda params, images: model.apply({"params": params}, images)
+      >>> set_to = rescale_biases(params, network=network, inputs=(images,))
+      >>> set_to["stage_1"]["first"]["bias_2"]["vector"].shape
+      (2,)
+    """
+    role_map = roles.assign(params, rules)
+    paths = {leaf.path for leaf in role_map.leaves if leaf.role is Role.CHANNEL_BIAS}
+    if not paths:
+        raise ValueError(
+            "no channel bias found in params; expected one, as of scheme='rescalenet'."
+        )
+
+    def with_biases(biases: dict[str, Any]) -> Any:
+        return role_map.map(
+            lambda leaf, value: (
+                cast_like(value, biases.get(leaf.path, 0)) if leaf.path in paths else value
+            ),
+            params,
+        )
+
+    batches = [
+        jax.tree.map(lambda x, at=at: jnp.split(x, parts)[at], inputs) for at in range(parts)
+    ]
+    measure = measured_pass(network, params, batches[0], paths, _centered)
+    biases: dict[str, Any] = {}
+    for count, batch in enumerate(batches, start=1):
+        biases = measure(with_biases(biases), batch, float(count))
+    return with_biases(biases)
+
+
+def _centered(
+    equation: Any, args: list[Any], place: Place, count: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Adds minus the average of the channel means of all passes; the bias has the others'."""
+    x, bias = (args[at].astype(jnp.float32) for at in (1 - place.operand, place.operand))
+    others = [axis for axis in range(x.ndim) if axis != place.channel_axis]
+    before = jnp.moveaxis(bias, place.channel_axis, -1).reshape(-1, bias.shape[place.channel_axis])
+    average = before[0] - (x.mean(axis=tuple(others)) + before[0]) / count
+    wide = args[place.operand].dtype
+    return args[1 - place.operand] + jnp.expand_dims(average, others).astype(wide), average
 
 
 def _residual(transitions: tuple[bool, ...]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""SkipInit: one learnable scalar at the end of every residual branch."""
+"""SkipInit and ReZero: one learnable scalar at the end of every residual branch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from nf_resnets import roles
 from nf_resnets.init import needs
 from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import default_init
-from nf_resnets.init.tree import cast_like, is_concrete, refuse_not_finite
+from nf_resnets.init.tree import cast_like, is_concrete
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Need, Scheme
 
@@ -32,9 +30,9 @@ def skipinit(
     r"""Sets the scalar of every residual branch ``y = x + alpha F(x)``, section 3 of the paper.
 
     ``alpha = 0`` is SkipInit, ``alpha = depth**-0.5`` trains deep networks too, ``alpha = 1`` does
-    not. The weights stay as they are, or, with ``key``, are drawn from He (fan_in), in a tree with
-    embeddings, a Transformer's, from Xavier (uniform). (In DeepMind's code the head starts at 0 and
-    the stem has no bias vector. The paper names neither; here all schemes share one head and stem.)
+    not. The weights stay as they are, or, with ``key``, are drawn as by
+    :func:`nf_resnets.init.standard`. (In DeepMind's code the head starts at 0 and the stem has no
+    bias vector. The paper names neither; here all schemes share one head and stem.)
 
     Args:
       params: a parameter tree with one ``alpha`` leaf for each residual branch, or stacked ones. It
@@ -42,7 +40,7 @@ def skipinit(
       depth: ``L``, the number of residual branches, checked against the tree.
       alpha: the value that every scalar starts from; it may be traced, to be swept.
       key: a JAX PRNG key to draw the weights afresh.
-      rules: what the paths of the tree mean; by default the names of this library's models.
+      rules: the roles of the leaves; by default those of this library's models.
       network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
       inputs: of the network, such as ``(images,)``; shapes are enough.
 
@@ -51,10 +49,7 @@ def skipinit(
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, the tree has not one alpha
-        for each, ``alpha`` or a leaf is not finite, a norm is in a branch,
-        another factor of a branch is 0 beside an ``alpha`` of 0, or the tree does not fit
-        the rules.
-      TypeError: if ``depth`` is not an integer, ``alpha`` not one number or ``key`` not a PRNG key.
+        for each, ``alpha`` is not finite, or a norm is in a branch.
 
     Source: De, Smith, *Batch Normalization Biases Residual Blocks Towards the Identity Function in
     Deep Networks*, NeurIPS 2020.
@@ -69,6 +64,27 @@ def skipinit(
     return with_alphas(SCHEME, params, depth, alpha=alpha, key=key, rules=rules)
 
 
+@takes_network(alpha=True)
+def rezero(
+    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
+) -> Any:
+    r"""Sets the scalar of every branch, ``y = x + alpha F(x)``, to 0: equation 1 of the paper.
+
+    As :func:`nf_resnets.init.skipinit` with ``alpha=0``; ReZero's networks have no biases.
+
+    Source: Bachlechner, Majumder, Mao, Cottrell, McAuley, *ReZero is All You Need: Fast
+    Convergence at Large Depth*, UAI 2021.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 8, 8)), "alpha": jnp.ones(())}}
+      >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)", alpha="alpha")
+      >>> float(rezero(tree, depth=1, rules=rules)["block_1"]["alpha"])
+      0.0
+    """
+    return with_alphas(REZERO, params, depth, alpha=0.0, key=key, rules=rules)
+
+
 def with_alphas(
     scheme: Scheme,
     params: Any,
@@ -81,59 +97,30 @@ def with_alphas(
     """As :func:`skipinit`, but for any scheme whose networks have the same scalar."""
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
-    found = sum(math.prod(leaf.shape) for leaf in role_map.leaves if leaf.role is Role.ALPHA)
-    if found != depth or not depth:
+    count = sum(math.prod(leaf.shape) for leaf in role_map.leaves if leaf.role is Role.ALPHA)
+    if count != depth or not depth:
         raise ValueError(
-            f"{found} alphas found in params for {depth} residual branches; {scheme.title} needs "
+            f"{count} alphas found in params for {depth} residual branches; {scheme.title} needs "
             "one for each (rules.alpha names them)."
         )
-    _refuse_two_alphas(scheme, role_map)
-    _check_alpha(alpha)
+    if is_concrete(alpha) and not math.isfinite(alpha):
+        raise ValueError(f"alpha={float(alpha)} found; expected a finite number.")
     needs.check_parts(scheme, role_map)
     if key is not None:
         params = default_init(params, key, rules=role_map)
-    else:
-        refuse_not_finite(params, role_map)
 
     def fill(leaf: Leaf, value: Any) -> Any:
         return cast_like(value, alpha) if leaf.role is Role.ALPHA else value
 
-    return needs.check_zeros(scheme, role_map, role_map.map(fill, params))
-
-
-def _refuse_two_alphas(scheme: Scheme, role_map: RoleMap) -> None:
-    """Refuses a branch with several alphas, where another has none."""
-    alpha_of: dict[int, str] = {}
-    for leaf, branches in zip(role_map.leaves, role_map.beside, strict=True):
-        # One beside several branches belongs to one of them, and its path does not say to which.
-        if leaf.role is not Role.ALPHA or leaf.count != len(branches):
-            continue
-        for k in branches:
-            if k in alpha_of:
-                raise ValueError(
-                    f"alphas {alpha_of[k]!r} and {leaf.path!r} found beside the residual branch "
-                    f"{role_map.branches[k - 1].name!r}; {scheme.title} needs one for each branch."
-                )
-            alpha_of[k] = leaf.path
-
-
-def _check_alpha(alpha: Any) -> None:
-    number = isinstance(alpha, int | float | np.number) and not isinstance(alpha, bool)
-    array = isinstance(alpha, np.ndarray | jax.Array) and alpha.shape == ()
-    if not (number or array) or not jnp.isrealobj(alpha):
-        shape = f" of shape {list(alpha.shape)}" if hasattr(alpha, "shape") else ""
-        raise TypeError(f"alpha is a {type(alpha).__name__}{shape}; expected one real number.")
-    if is_concrete(alpha) and not math.isfinite(alpha):
-        raise ValueError(f"alpha={float(alpha)} found; expected a finite number.")
+    return role_map.map(fill, params)
 
 
 def _rsqrt_depth(
     params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
 ) -> Any:
-    # A depth that has no such root is refused below, as it is of no tree.
-    rootable = isinstance(depth, int | np.integer) and depth > 0
-    alpha = int(depth) ** -0.5 if rootable else 0.0
-    return skipinit(params, depth, alpha=alpha, key=key, rules=rules)
+    role_map = roles.assign(params, rules)
+    role_map.check_depth(depth)
+    return skipinit(params, depth, alpha=max(int(depth), 1) ** -0.5, key=key, rules=role_map)
 
 
 SCHEME = Scheme(
@@ -157,5 +144,18 @@ REGULARIZED = dataclasses.replace(
     title="regularised SkipInit",
     anatomy=dataclasses.replace(SCHEME.anatomy, dropout=True),
 )
+REZERO = Scheme(
+    name="rezero",
+    title="ReZero",
+    init=rezero,
+    anatomy=Anatomy(alpha=True),
+    reference="Bachlechner et al.: ReZero is All You Need, UAI 2021, equation 1",
+    fits=frozenset({"pre_activation", "post_activation", "transformer"}),
+    needs=SCHEME.needs,
+    norm_free=True,
+)
 
-__all__ = ["ALPHA_ONE", "REGULARIZED", "RSQRT_DEPTH", "SCHEME", "skipinit", "with_alphas"]
+__all__ = [
+    "ALPHA_ONE", "REGULARIZED", "REZERO", "RSQRT_DEPTH", "SCHEME", "rezero", "skipinit",
+    "with_alphas",
+]  # fmt: skip

@@ -1,6 +1,6 @@
-"""The baselines without normalisation: networks that only ever get a standard initialisation.
+"""Standard initialisations, and the baselines that have nothing else.
 
-What sets them apart is the initialisation, or a constant on the branch or on both paths.
+What sets the baselines apart is the draw, or a constant on the branch or on both paths.
 """
 
 from __future__ import annotations
@@ -11,18 +11,145 @@ from functools import partial
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets import roles
+from nf_resnets import random, roles
 from nf_resnets.init.from_network import takes_network
-from nf_resnets.init.he import he
-from nf_resnets.init.orthogonal import REFERENCE as OF_ORTHOGONAL
-from nf_resnets.init.orthogonal import orthogonal
-from nf_resnets.init.tree import refuse_not_finite
-from nf_resnets.init.xavier import REFERENCE as OF_XAVIER
-from nf_resnets.init.xavier import xavier
-from nf_resnets.roles import RoleMap, Rules
+from nf_resnets.init.tree import draw as draw_leaves
+from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import FAMILIES, Anatomy, Scheme
+
+
+@takes_network()
+def he(
+    params: Any,
+    key: jax.Array,
+    *,
+    mode: Literal["fan_in", "fan_out"] = "fan_in",
+    rules: Rules | RoleMap | None = None,
+) -> Any:
+    r"""Draws every weight from ``N(0, 2 / fan)``, He et al.'s equations 10 and 14.
+
+    With ``fan_in = H W C_in`` the forward signal keeps its second moment through a convolution and
+    a ReLU, with ``fan_out = H W C_out`` the backward one does. The head, which no ReLU follows, has
+    the standard deviation ``fan_in**-0.5`` in either mode. Embeddings ``[V, D]`` are drawn from
+    ``N(0, 1 / D)``. Bias vectors of layers become 0, and all else stays as it is.
+
+    Args:
+      params: a parameter tree of any library, or the shapes of one; see ``roles.assign``.
+      key: a JAX PRNG key.
+      mode: which fan to divide by.
+      rules: the roles of the leaves; by default those of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network, such as ``(images,)``; shapes are enough.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if ``mode`` is neither, or the tree does not fit the rules.
+
+    Source: He, Zhang, Ren, Sun, *Delving Deep into Rectifiers*, ICCV 2015.
+
+    Example:
+      >>> tree = {"stem": {"kernel": jnp.zeros((3, 3, 64, 128))}}
+      >>> weight = he(tree, jax.random.key(0))["stem"]["kernel"]
+      >>> round(float(weight.std() * (9 * 64 / 2) ** 0.5), 1)
+      1.0
+    """
+    if mode not in ("fan_in", "fan_out"):
+        raise ValueError(f"mode={mode!r} found; expected 'fan_in' or 'fan_out'.")
+
+    def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
+        fan_in, fan_out = roles.fans(leaf)
+        if leaf.role is Role.HEAD:
+            std = fan_in**-0.5
+        else:
+            std = (2 / (fan_in if mode == "fan_in" else fan_out)) ** 0.5
+        return std * random.normal(leaf_key, leaf.shape, dtype)
+
+    return draw_leaves(params, key, roles.assign(params, rules), sample)
+
+
+@takes_network()
+def xavier(params: Any, key: jax.Array, *, rules: Rules | RoleMap | None = None) -> Any:
+    r"""Draws every weight from ``[-a, a]``, ``a = sqrt(6 / (fan_in + fan_out))``: equation 16.
+
+    Arguments and all other leaves as in :func:`nf_resnets.init.he`.
+
+    Source: Glorot, Bengio, *Understanding the difficulty of training deep feedforward neural
+    networks*, AISTATS 2010.
+
+    Example:
+      >>> weight = xavier({"head": {"kernel": jnp.zeros((64, 10))}}, jax.random.key(0))
+      >>> bool(jnp.abs(weight["head"]["kernel"]).max() <= (6 / 74) ** 0.5)
+      True
+    """
+
+    def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
+        std = (2 / sum(roles.fans(leaf))) ** 0.5
+        return random.uniform(leaf_key, leaf.shape, dtype, 3**0.5 * std)
+
+    return draw_leaves(params, key, roles.assign(params, rules), sample)
+
+
+@takes_network()
+def orthogonal(
+    params: Any, key: jax.Array, *, gain: float = 1.0, rules: Rules | RoleMap | None = None
+) -> Any:
+    r"""Draws every weight as ``gain`` times a random (semi-)orthogonal matrix.
+
+    Arguments and all other leaves as in :func:`nf_resnets.init.he`. A convolution is drawn as its
+    matrix ``[H W C_in, C_out]``, attention's ``[D, heads, head_dim]`` as ``[D, heads head_dim]``:
+    its columns are orthonormal if there are no more of them than rows, else its rows are. Stacked
+    weights are drawn one matrix for each branch, grouped convolutions one for each group. A
+    ``gain`` of ``2**0.5`` keeps the second moment through a ReLU.
+
+    Source: Saxe, McClelland, Ganguli, *Exact solutions to the nonlinear dynamics of learning in
+    deep linear neural networks*, ICLR 2014, section 3.
+
+    Example:
+      >>> weight = orthogonal({"head": {"kernel": jnp.zeros((64, 10))}}, jax.random.key(0))
+      >>> matrix = weight["head"]["kernel"]
+      >>> bool(jnp.allclose(matrix.T @ matrix, jnp.eye(10), atol=1e-5))
+      True
+    """
+
+    def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
+        axes, count, groups = roles.axes_of(leaf), leaf.length("N"), leaf.groups
+        rows, columns = leaf.length("DHWI"), leaf.length("O") // groups
+        weight = _semi_orthogonal(leaf_key, (count * groups, rows, columns), dtype)
+        weight = jnp.swapaxes(weight.reshape(count, groups, rows, columns), 1, 2)
+        # Copies, then taps and inputs, then the outputs of all groups.
+        order = sorted(range(len(axes)), key=lambda axis: {"N": 0, "O": 2}.get(axes[axis], 1))
+        weight = weight.reshape([leaf.shape[axis] for axis in order])
+        return gain * jnp.transpose(weight, np.argsort(order).tolist())
+
+    return draw_leaves(params, key, roles.assign(params, rules), sample)
+
+
+def _semi_orthogonal(key: jax.Array, shape: tuple[int, int, int], dtype: Any) -> jax.Array:
+    """Uniformly distributed ``[n, fan_in, c_out]`` with orthonormal columns, or else rows."""
+    count, fan_in, c_out = shape
+    rows, columns = max(fan_in, c_out), min(fan_in, c_out)
+    matrix, triangle = _qr(random.normal(key, (count, rows, columns), dtype))
+    # With the signs of R's diagonal moved into Q, Q is uniformly distributed.
+    signs = jnp.sign(jnp.diagonal(triangle, axis1=1, axis2=2))
+    matrix = matrix * signs[:, None, :]
+    return jnp.swapaxes(matrix, 1, 2) if fan_in < c_out else matrix
+
+
+@jax.jit
+def _qr(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """QR decompositions of ``[n, rows, columns]``.
+
+    One after another: on a CPU of two cores a program with several batched ones, which share its
+    threads, may wait for itself forever (jax 0.10).
+    """
+    if matrices.shape[0] == 1:
+        return jnp.linalg.qr(matrices)
+    return jax.lax.map(jnp.linalg.qr, matrices)
 
 
 def default_init(
@@ -51,12 +178,12 @@ def standard(
     r"""Leaves a standard initialisation as it is, or, with ``key``, draws one.
 
     Args:
-      params: a parameter tree; weights ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``.
+      params: a parameter tree of any library, or the shapes of one; see ``roles.assign``.
       depth: ``L``, the number of residual branches, checked against the tree.
       draw: ``draw(params, key, rules=) -> params``; by default He (fan_in), in a tree with
-        embeddings, a Transformer's, Xavier (uniform).
+        embeddings, a Transformer's, Xavier.
       key: a JAX PRNG key to draw the weights afresh.
-      rules: what the paths of the tree mean; by default the names of this library's models.
+      rules: the roles of the leaves; by default those of this library's models.
       network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
       inputs: of the network, such as ``(images,)``; shapes are enough.
 
@@ -64,39 +191,25 @@ def standard(
       A tree of the same structure, dtypes and shardings.
 
     Raises:
-      ValueError: if ``depth`` is not the number of residual branches, a number is not finite, or
-        the tree does not fit the rules.
-      TypeError: if ``depth`` is not an integer or ``key`` not a PRNG key.
+      ValueError: if ``depth`` is not the number of residual branches, or the tree does not fit the
+        rules.
 
     Example:
-      >>> import numpy as np
-      >>> tree = {"block_1": {"conv_1": np.ones((3, 3, 4, 4))}}
+      >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 4, 4))}}
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d)")
-      >>> float(standard(tree, depth=1, rules=rules)["block_1"]["conv_1"].std())
-      0.0
       >>> drawn = standard(tree, depth=1, key=jax.random.key(0), rules=rules)
       >>> round(float(drawn["block_1"]["conv_1"].std()), 1)  # sqrt(2 / 36)
       0.2
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
-    if key is None:
-        refuse_not_finite(params, role_map)
-        return role_map.map(lambda leaf, value: value, params)
-    return draw(params, key, rules=role_map)
+    if key is not None:
+        return draw(params, key, rules=role_map)
+    return role_map.map(lambda leaf, value: value, params)
 
 
 def constant_alpha(alpha: float) -> Scheme:
     """The plain residual network ``y = x + alpha F(x)`` with a constant ``alpha``, as a scheme.
-
-    Args:
-      alpha: the constant on every branch.
-
-    Returns:
-      The scheme, which any model takes as ``scheme=``.
-
-    Raises:
-      ValueError: if ``alpha`` is not a finite number.
 
     Source: the baselines of De, Smith, NeurIPS 2020, table 1, with ``alpha`` not learnt.
 
@@ -104,8 +217,7 @@ def constant_alpha(alpha: float) -> Scheme:
       >>> constant_alpha(0.1).anatomy.residual
       0.1
     """
-    numbers = (int, float, np.integer, np.floating)
-    if isinstance(alpha, bool) or not isinstance(alpha, numbers) or not math.isfinite(alpha):
+    if not math.isfinite(alpha):
         raise ValueError(f"alpha={alpha!r} found; expected a finite number.")
     alpha = float(alpha)
     return Scheme(
@@ -129,14 +241,15 @@ XAVIER = _bare(
     name="xavier",
     title="Xavier",
     init=partial(standard, draw=xavier),
-    reference=OF_XAVIER,
+    reference="Glorot, Bengio: Understanding the difficulty of training deep networks, AISTATS "
+    "2010",
     own_draw=True,
 )
 ORTHOGONAL = _bare(
     name="orthogonal",
     title="orthogonal",
     init=partial(standard, draw=orthogonal),
-    reference=OF_ORTHOGONAL,
+    reference="Saxe, McClelland, Ganguli: Exact solutions to the dynamics of learning, ICLR 2014",
     own_draw=True,
 )
 SQRT_HALF = Scheme(
@@ -148,5 +261,6 @@ SQRT_HALF = Scheme(
 )
 
 __all__ = [
-    "ORTHOGONAL", "PLAIN", "SQRT_HALF", "XAVIER", "constant_alpha", "default_init", "standard",
+    "ORTHOGONAL", "PLAIN", "SQRT_HALF", "XAVIER", "constant_alpha", "default_init", "he",
+    "orthogonal", "standard", "xavier",
 ]  # fmt: skip

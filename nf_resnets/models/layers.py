@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets import calibration, random
+from nf_resnets import random
 from nf_resnets.models.conv import conv
 from nf_resnets.models.dtypes import added, kept_small
 
@@ -116,7 +116,6 @@ class Conv(nn.Module):
         # one kernel that returns NaN; over a barrier it merges nothing.
         if y.dtype == jnp.bfloat16:
             y = lax.platform_dependent(y, cpu=lax.optimization_barrier, default=lambda y: y)
-        y = calibration.unit_variance(self, "kernel", y)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
             bias = bias if scalar is None else scalar * bias
@@ -163,7 +162,8 @@ class ChannelBias(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """``[B, H, W, C]`` to the same shape."""
-        return calibration.centered(self, "vector", x)
+        bias = self.param("vector", nn.initializers.zeros, (x.shape[-1],))
+        return added(x, bias.reshape((1,) * (x.ndim - 1) + (-1,)))
 
 
 def dropout(
@@ -304,7 +304,6 @@ class Dense(nn.Module):
         """Multiplies by ``kernel`` and adds ``bias``, if there is one."""
         kernel = self.param("kernel", self.draw, (x.shape[-1], self.features))
         y = x.astype(self.dtype) @ kernel.astype(self.dtype)
-        y = calibration.unit_variance(self, "kernel", y)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
             y = added(y, bias.reshape(1, -1))

@@ -1,7 +1,6 @@
 """The parts that make a block of one's own norm-free, as Flax Linen modules.
 
-Their parameters have the names that ``init.rules.with_parts`` knows. The same parts for Flax NNX
-are in :mod:`nf_resnets.models.nnx_parts`.
+The same parts for Flax NNX are in :mod:`nf_resnets.models.nnx_parts`.
 """
 
 from __future__ import annotations

@@ -144,10 +144,7 @@ def norm_free(
     new = {"network": treedef.unflatten(kept), "parts": first.initial()}
     role_map = _checked(apply, new, inputs, first, answers)
     role_map.check_depth(depth)
-    options: dict[str, Any] = (
-        {"constants": chosen.constants(depth)} if callable(chosen.anatomy.identity) else {}
-    )
-    made = chosen.init(new, depth, key=key, rules=role_map, **options)
+    made = chosen.init(new, depth, key=key, rules=role_map)
     return NormFree(apply, made, role_map, tuple(norm.name for norm in first.removed))
 
 

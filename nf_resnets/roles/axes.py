@@ -1,7 +1,7 @@
-"""What each axis of a weight is: an input, an output, a tap of a convolution, or a copy.
+"""What each axis of a weight is by rules: an input, an output, a tap of a convolution, or a copy.
 
 The axes are written as a word with one letter for each: ``HWIO`` is Flax's convolution, ``OI``
-PyTorch's dense layer, ``IOO`` a dense layer to ``[heads, head_dim]``. The rules say them.
+PyTorch's dense layer, ``IOO`` a dense layer to ``[heads, head_dim]``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import math
 import re
 from collections.abc import Sequence
 
-from nf_resnets.roles.leaf import LAYER_ROLES, Leaf, Role, length
+from nf_resnets.roles.leaf import LAYER_ROLES, Leaf, Role
 from nf_resnets.roles.rules import OUR_RULES, Rules
 
 # NNX adds a key to a Param's path.
 _BIAS = re.compile(r"(?:^|[/_.])(?:bias|b)(?:/(?:raw_)?value)?$", re.I)
-_MOST_TAPS = 11
 _LAST = re.compile(r"(?:^|[/_.])[^/_.]+(?:/(?:raw_)?value)?$")
+_MOST_TAPS = 11
 
 
 def with_axes(leaves: Sequence[Leaf], rules: Rules) -> list[Leaf]:
@@ -47,40 +47,31 @@ def is_bias(path: str) -> bool:
     return _BIAS.search(path) is not None
 
 
-def by_layout(ndim: int, layout: str) -> str:
-    """The axes of a weight with one input and one output axis.
-
-    Example:
-      >>> by_layout(4, "HWIO"), by_layout(3, "OIHW"), by_layout(2, "HWIO")
-      ('HWIO', 'OIW', 'IO')
-    """
-    taps = "D" * max(ndim - 5, 0) + "DHW"[max(5 - ndim, 0) :]
-    return taps + "IO" if layout == "HWIO" else "OI" + taps
-
-
 def _word(leaf: Leaf, rules: Rules) -> str:
+    """The axes of a weight but the stacked one."""
     own = leaf.own_shape
     for pattern, word in dict(rules.axes).items():
         if re.search(pattern, leaf.path):
             if len(word) != len(own):
                 raise ValueError(
-                    f"leaf {leaf.path!r} has shape {leaf.shape}, rules.axes says {word!r}; "
+                    f"leaf {leaf.path!r} has {len(own)} axes and rules.axes says {word!r}; "
                     "expected a letter for each axis"
                     + (" but the stacked one." if leaf.stacked else ".")
                 )
             return word
-    if leaf.role is Role.EMBEDDING:
-        return by_layout(len(own), "HWIO")
-    reversed_taps = len(own) == 4 and own[2] == own[3] <= _MOST_TAPS < max(own[:2])
-    if rules.layout is None and leaf.role in LAYER_ROLES and reversed_taps:
+    taps = "D" * max(len(own) - 5, 0) + "DHW"[max(5 - len(own), 0) :]
+    if rules.layout == "OIHW" and leaf.role is not Role.EMBEDDING:
+        return "OI" + taps
+    is_reversed = len(own) == 4 and own[2] == own[3] <= _MOST_TAPS < max(own[:2])
+    if rules.layout is None and leaf.role in LAYER_ROLES and is_reversed:
         raise ValueError(
             f"leaf {leaf.path!r} {list(leaf.shape)} would have {own[0]} x {own[1]} taps in the "
             "layout [H, W, C_in, C_out]; expected rules.layout='OIHW' for [C_out, C_in, H, W], or "
             "'HWIO' if it is meant."
         )
-    word = by_layout(len(own), rules.layout or "HWIO")
-    taps, inputs, outputs = (length(own, word, letters) for letters in ("DHW", "I", "O"))
-    if leaf.role is Role.BRANCH and rules != OUR_RULES and inputs == 1 < min(taps, outputs):
+    word = taps + "IO"
+    is_thin = len(own) > 2 and own[-2] == 1 < min(math.prod(own[:-2]), own[-1])
+    if leaf.role is Role.BRANCH and rules != OUR_RULES and is_thin:
         raise ValueError(
             f"leaf {leaf.path!r} {list(leaf.shape)} takes one channel; expected rules.axes to say "
             f"whether it is depthwise, {word.replace('O', 'N')!r}, or not, {word!r}."
@@ -116,4 +107,4 @@ def _layer(leaf: Leaf) -> object:
     return leaf.role, _LAST.sub("", leaf.path)
 
 
-__all__ = ["by_layout", "is_bias", "refuse_biases", "with_axes"]
+__all__ = ["is_bias", "refuse_biases", "with_axes"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from nf_resnets.roles.leaf import Branch, Leaf, Role
-from nf_resnets.roles.rules import OUR_RULES, Rules
+from nf_resnets.roles.rules import Rules
 
 
 class _Group(NamedTuple):
@@ -36,7 +36,6 @@ def number_branches(
             texts.setdefault(tuple(outer), {}).setdefault(last, []).append(position)
     groups = [_group(outer, layers, leaves, rules) for outer, layers in texts.items()]
     groups.sort(key=lambda group: _natural(group.outer, rules.order))
-    _refuse_unused_order(texts, rules)
 
     scans: dict[Any, list[_Group]] = {}
     for group in groups:
@@ -88,7 +87,14 @@ def _group(
             f"{' and '.join(map(str, sorted(lengths)))} branches; expected one number."
         )
     for at in layers.values():
-        _refuse_ill_formed([leaves[position] for position in at])
+        count = sum(leaves[position].weight for position in at)
+        if count != 1 or len(at) > 2:
+            raise ValueError(
+                f"leaf {leaves[at[0]].path!r} is in a layer of {count} weights and "
+                f"{len(at) - count} vectors by the groups of rules.branch; expected one weight of "
+                "two axes or more and at most one bias vector (a group that orders nothing is "
+                "written (?:...))."
+            )
     words = {re.sub(r"\d+", "", text) for text in layers}
     if len(words) > 1 and not set(layers) <= set(rules.order):
         raise ValueError(
@@ -145,25 +151,6 @@ def _natural(names: Sequence[str], order: tuple[str, ...]) -> tuple[Any, ...]:
     )
 
 
-def _refuse_ill_formed(layer: Sequence[Leaf]) -> None:
-    """Refuses a layer that has no weight, two weights, or two vectors."""
-    weights = [leaf for leaf in layer if leaf.weight]
-    if not weights:
-        raise ValueError(
-            f"leaf {layer[0].path!r} is matched by rules.branch but has shape {layer[0].shape}, "
-            "and its layer has no weight; expected a layer's weight to have two axes or more (a "
-            "group that orders nothing is written (?:...))."
-        )
-    vectors = [leaf for leaf in layer if not leaf.weight]
-    for same, kind in ((weights, "weights"), (vectors, "vectors")):
-        if len(same) > 1:
-            raise ValueError(
-                f"leaves {same[0].path!r} and {same[1].path!r} are two {kind} of one layer by the "
-                "groups of rules.branch; expected a layer to have one weight and at most one bias "
-                "vector."
-            )
-
-
 def _scan(leaf: Leaf, rules: Rules) -> tuple[Any, ...]:
     """What the branches of one scan have in common, the length of the scan included."""
     match = re.search(rules.stacked or "", leaf.path)
@@ -175,17 +162,6 @@ def _scan(leaf: Leaf, rules: Rules) -> tuple[Any, ...]:
     if match.group() and not match.group().endswith("/"):
         end = leaf.path.find("/", end) + 1 or end
     return leaf.path[:end], leaf.count
-
-
-def _refuse_unused_order(texts: dict[tuple[str, ...], dict[str, list[int]]], rules: Rules) -> None:
-    """Refuses texts of ``rules.order`` that no group of ``rules.branch`` matches."""
-    matched = {text for outer, layers in texts.items() for text in (*outer, *layers)}
-    unused = [name for name in rules.order if name not in matched]
-    if unused and rules.order != OUR_RULES.order and "order" not in rules.optional:
-        raise ValueError(
-            f"rules.order names {unused[0]!r}, which no group of rules.branch={rules.branch!r} "
-            f"matches; expected texts that they match, such as {sorted(matched)[:4]}."
-        )
 
 
 __all__ = ["number_branches"]

@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
-from nf_resnets.roles.leaf import path_name
+from nf_resnets.roles.leaf import is_numeric, path_name
 from nf_resnets.roles.views import Constant, Derived, derive
 
 Loops = tuple[tuple[int, int], ...]
@@ -373,14 +373,7 @@ def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
     )
 
 
-def is_numeric(leaf: Any) -> bool:
-    """Whether a leaf is an array of numbers, and no function, rate or PRNG key."""
-    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-        return False
-    return not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 __all__ = [
     "CALLS_OUTSIDE", "LINEAR", "MOVES", "Graph", "Loops", "Node", "Trace", "called",
-    "count_layers", "is_numeric", "trace",
+    "count_layers", "trace",
 ]  # fmt: skip

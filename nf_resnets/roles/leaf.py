@@ -7,6 +7,9 @@ import enum
 import math
 from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
+
 
 class Role(enum.StrEnum):
     """What a leaf is for; a scheme decides by role what becomes of it.
@@ -40,14 +43,12 @@ class Leaf:
     Attributes:
       path: the leaf's keys joined by ``/``.
       role: what it is for.
-      shape: its shape, with the leading axis if it is stacked.
-      stacked: whether its leading axis runs over branches.
-      weight: whether it is a weight, with at least two axes beside the stacked one. A leaf with a
-        layer's role that is no weight is that layer's bias vector; so is a leaf called ``bias`` or
-        ``b`` of which only one axis is longer than 1, as ``[C, 1, 1]`` in Equinox, or that has
-        fewer axes than its layer's weight, as ``[heads, head_dim]``.
+      shape: its shape, with the leading axes if it is stacked.
+      stacked: how many leading axes run over branches: 1 under a scan, 2 under ``remat_scan``.
+      weight: whether it is a weight, with at least two axes beside the stacked ones. A leaf with a
+        layer's role that is no weight is that layer's bias vector.
       branches: the branches it belongs to, numbered ``k = 1..L`` from the input; one for an
-        ordinary leaf, as many as its leading axis is long for a stacked one, none outside.
+        ordinary leaf, ``count`` of them for a stacked one, none outside.
       layer: its place ``1..m`` among the layers of the branch, 0 outside branches.
       m: how many layers its branch has, 0 outside branches.
       axes: what each axis of a weight is, the stacked one included: ``"HWIO"``, ``"NIOO"`` (see
@@ -60,7 +61,7 @@ class Leaf:
     path: str
     role: Role
     shape: tuple[int, ...] = ()
-    stacked: bool = False
+    stacked: int = 0
     weight: bool = False
     branches: tuple[int, ...] = ()
     layer: int = 0
@@ -70,22 +71,18 @@ class Leaf:
 
     @property
     def own_shape(self) -> tuple[int, ...]:
-        """The shape without the axis over branches."""
-        return self.shape[1:] if self.stacked else self.shape
+        """The shape without the axes over branches."""
+        return self.shape[self.stacked :]
 
     @property
     def count(self) -> int:
         """How many arrays it holds: as many as are stacked, or one."""
-        return self.shape[0] if self.stacked else 1
+        return math.prod(self.shape[: self.stacked])
 
     def length(self, letters: str) -> int:
         """The product of the lengths of the axes with one of these letters."""
-        return length(self.shape, self.axes, letters)
-
-
-def length(shape: tuple[int, ...], axes: str, letters: str) -> int:
-    """The product of the lengths of the axes with one of these letters."""
-    return math.prod(n for n, axis in zip(shape, axes, strict=True) if axis in letters)
+        pairs = zip(self.shape, self.axes, strict=True)
+        return math.prod(n for n, axis in pairs if axis in letters)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +94,6 @@ class Group:
       bias_vectors: the roles of layers whose bias vectors are in it, and not their weights;
         ``Role.KEEP`` for the vectors and scalars that no rule names.
 
-    Raises:
-      TypeError: if what is given is not a tuple of roles.
-
     Example:
       >>> group = Group((Role.MULTIPLIER,), bias_vectors=(Role.HEAD,))
       >>> kernel = Leaf("head/kernel", Role.HEAD, (64, 10), weight=True)
@@ -110,12 +104,6 @@ class Group:
 
     roles: tuple[Role, ...] = ()
     bias_vectors: tuple[Role, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("roles", "bias_vectors"):
-            value = getattr(self, name)
-            if not isinstance(value, tuple) or not all(isinstance(role, Role) for role in value):
-                raise TypeError(f"Group({name}={value!r}) found; expected a tuple of roles.")
 
     def __contains__(self, leaf: Leaf) -> bool:
         vector = leaf.role in (*LAYER_ROLES, Role.KEEP) and not leaf.weight
@@ -156,7 +144,6 @@ def path_name(path: tuple[Any, ...]) -> str:
     """Joins the keys of a pytree path by ``/``.
 
     Example:
-      >>> import jax
       >>> path_name((jax.tree_util.DictKey("conv"), jax.tree_util.GetAttrKey("value")))
       'conv/value'
     """
@@ -168,6 +155,13 @@ def path_name(path: tuple[Any, ...]) -> str:
         return str(key).strip("[]./'")
 
     return "/".join(map(name, path))
+
+
+def is_numeric(leaf: Any) -> bool:
+    """Whether a leaf is an array of numbers, and no function, rate or PRNG key."""
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        return False
+    return not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def fans(leaf: Leaf) -> tuple[int, int]:
@@ -189,7 +183,7 @@ def fans(leaf: Leaf) -> tuple[int, int]:
       (144, 288)
       >>> fans(Leaf("conv", Role.STEM, (3, 3, 4, 32), weight=True, axes="HWIO", groups=8))
       (36, 36)
-      >>> fans(Leaf("query", Role.BRANCH, (7, 512, 8, 64), stacked=True, weight=True, axes="NIOO"))
+      >>> fans(Leaf("query", Role.BRANCH, (7, 512, 8, 64), stacked=1, weight=True, axes="NIOO"))
       (512, 512)
     """
     axes_of(leaf)  # refuses a weight whose axes are not known
@@ -219,5 +213,6 @@ def axes_of(leaf: Leaf) -> str:
 
 
 __all__ = [
-    "LAYER_ROLES", "Branch", "Group", "Leaf", "Role", "axes_of", "fans", "length", "path_name",
+    "LAYER_ROLES", "Branch", "Group", "Leaf", "Role", "axes_of", "fans", "is_numeric",
+    "path_name",
 ]  # fmt: skip

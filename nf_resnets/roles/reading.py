@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -172,15 +173,15 @@ class _Reader:
         self._doubt_uses(at)
         role = self._role(at)
         owner = self._owner(main)
-        branches, is_stacked = self._branches_of(at, main)
+        branches, stacked = self._branches_of(at, main)
         is_layer = main.kind is Kind.WEIGHT or owner is not None
         layer, m = self._position(at if owner is None else owner) if is_layer else (0, 0)
         if role is not Role.BRANCH:
             branches, layer, m = (), 0, 0
         weight = role is not Role.KEEP and (main.kind is Kind.WEIGHT or role is Role.EMBEDDING)
         return Leaf(
-            path, role, shape, is_stacked, weight, branches, layer, m,
-            self._axes(at, main, is_stacked=is_stacked) if weight else "",
+            path, role, shape, stacked, weight, branches, layer, m,
+            self._axes(at, main, stacked) if weight else "",
             main.groups,
         )  # fmt: skip
 
@@ -234,15 +235,15 @@ class _Reader:
         in_order = main.branch.in_order
         return in_order.index(main.node) + 1, len(in_order)
 
-    def _branches_of(self, at: int, main: Use) -> tuple[tuple[int, ...], bool]:
-        """The branches of a leaf, and whether its first axis runs over them, then in its order."""
+    def _branches_of(self, at: int, main: Use) -> tuple[tuple[int, ...], int]:
+        """The branches of a leaf, and how many leading axes run over them, then in their order."""
         uses = [use for use in self._uses[at] if use.kind is main.kind]
         cut = {span.axis for use in uses for _, axis in use.view.turns for span in axis} - {-1}
-        if cut - {0}:
+        if cut != {*range(len(cut))}:
             self._doubt(
                 at,
-                f"is cut by loops along axis {max(cut)}; expected the first axis alone to run over "
-                "all turns, as after jnp.moveaxis and reshape, or keep=",
+                f"is cut by loops along axis {max(cut)}; expected its first axes to run over the "
+                "turns, as after jnp.moveaxis, or keep=",
             )
         starts, shape = {use.view.start for use in uses}, self._traced.shapes[at]
         no_first = all(span.axis != 0 for span in main.view.spans())
@@ -250,7 +251,7 @@ class _Reader:
         at_index: dict[int, set[int]] = collections.defaultdict(set)
         for use in uses:
             for turn, k in use.branch.numbers.items() if use.branch else ():
-                index = self._turned(use, turn)
+                index = self._turned(use, turn, shape[: len(cut)])
                 if index is not None:
                     at_index[use.view.start * is_indexed + index].add(k)
         ks = [k for index in sorted(at_index) for k in sorted(at_index[index])]
@@ -260,9 +261,10 @@ class _Reader:
         }
         is_cut = bool(loops & of_branches if of_branches else loops and not ks)
         is_stacked = (is_cut or is_indexed) and len(set(ks)) == len(ks)
-        return tuple(ks if is_stacked else sorted(set(ks))), is_stacked
+        stacked = max(len(cut), 1) if is_stacked else 0
+        return tuple(ks if is_stacked else sorted(set(ks))), stacked
 
-    def _turned(self, use: Use, turn: tuple[int, ...]) -> int | None:
+    def _turned(self, use: Use, turn: tuple[int, ...], lengths: tuple[int, ...]) -> int | None:
         """Which slice of a leaf the turns of the loops around a branch take, None if none."""
         assert use.branch is not None
         cuts, index = dict(use.view.turns), 0
@@ -271,18 +273,19 @@ class _Reader:
             step = length - 1 - step if reverse else step
             for span in cuts.get(loop, ()):
                 if span.axis >= 0:
-                    index += step * span.stride
+                    index += step * span.stride * math.prod(lengths[span.axis + 1 :])
                 elif span.stride >= 0 and span.stride != step:
                     return None
         return index
 
-    def _axes(self, at: int, main: Use, *, is_stacked: bool) -> str:
+    def _axes(self, at: int, main: Use, stacked: int) -> str:
         """A letter for each axis of a weight."""
         shape = self._traced.shapes[at]
         if main.kind is Kind.EMBEDDING:
             return "IO" if len(shape) == 2 else "N" * (len(shape) - 2) + "IO"
         word = list(main.axes)
-        if is_stacked or word[0] in ("K", "?"):
+        word[:stacked] = "N" * stacked
+        if word[0] in ("K", "?"):
             word[0] = "N"
         unknown = [axis for axis, letters in enumerate(word) if letters == "?" or len(letters) > 1]
         if unknown:

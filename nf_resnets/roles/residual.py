@@ -37,7 +37,7 @@ class Residual:
       loops: those around it.
       gates: the layers that make a factor of another path, as those of squeeze-and-excitation.
       steps: how many layers come before a layer, itself included; no gates.
-      last: the latest layers of which each makes the branch zero by being zero.
+      zeroing: the layers of which each makes the branch zero by being zero.
       numbers: its number ``k = 1..L`` at each turn of its loops.
     """
 
@@ -53,13 +53,23 @@ class Residual:
     loops: Loops
     gates: set[int] = dataclasses.field(default_factory=set)
     steps: dict[int, int] = dataclasses.field(default_factory=dict)
-    last: set[int] = dataclasses.field(default_factory=set)
+    zeroing: set[int] = dataclasses.field(default_factory=set)
     numbers: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
 
     @property
+    def last(self) -> set[int]:
+        """The latest of the zeroing layers."""
+        latest = max((self.steps[at] for at in self.zeroing), default=0)
+        return {at for at in self.zeroing if self.steps[at] == latest}
+
+    @property
     def in_order(self) -> list[int]:
-        """Its layers from the first to the last, parallel ones as they are computed."""
-        return sorted(self.steps, key=lambda at: (self.steps[at], at in self.last, at))
+        """Its layers from the first to the last.
+
+        Of parallel ones the zeroing come last, as the value behind query and key, then they are as
+        they are computed.
+        """
+        return sorted(self.steps, key=lambda at: (self.steps[at], at in self.zeroing, at))
 
 
 class Residuals:
@@ -336,10 +346,8 @@ class Residuals:
             before = max((steps.get(pred, 0) for pred in self._flow[at].preds), default=0)
             steps[at] = before + (at in main)
         branch.steps = {at: steps[at] for at in main}
-        zeroing = {at for at in main if self.vanishes(branch, at)}
-        latest = max((steps[at] for at in zeroing), default=0)
-        branch.last = {at for at in zeroing if steps[at] == latest}
-        if not branch.last:
+        branch.zeroing = {at for at in main if self.vanishes(branch, at)}
+        if not branch.zeroing:
             self.doubts.append(
                 f"no single layer of the residual branch of {self.leaves(branch.layers)} makes it "
                 "zero by being zero; expected a branch that is a product with its last layer, or "
@@ -352,28 +360,47 @@ class Residuals:
             )
 
     def _find_gates(self, branch: Residual) -> None:
-        """Of a product, the layers of the side that is repeated, or beside one without layers."""
+        """Finds the layers that make a factor of another path.
+
+        Of a product they are on the side that is repeated, that weighs the terms of a sum (as a
+        router does), or beside one without layers.
+        """
         flow = self._flow
         for at in sorted(branch.region):
             node = flow[at]
-            if node.name != "mul" or len(node.preds) != 2 or len(set(node.preds)) == 1:
+            if node.name not in ("mul", "dot_general") or len(set(node.preds)) != 2:
                 continue
             for one, two in (node.preds, node.preds[::-1]):
                 fork = flow.fork(one, two)
                 if fork is None or fork < branch.fork or flow[one].size < flow[two].size:
                     continue
-                if self._size_before_repeat(one) < self._size_before_repeat(two):
-                    continue
                 path = flow.between(fork, one)
                 # What a loop carries comes from its layers, and kept leaves may be one.
                 if any(flow[each].starts_as_zeros or flow[each].kept for each in path):
                     continue
-                gates = {*flow.layers(flow.between(fork, two))} - {*flow.layers(path)}
                 full, repeated = map(self._size_before_repeat, (one, two))
-                if full == node.size > repeated or (
-                    not flow.layers(path) and two not in flow.normalized
-                ):
-                    branch.gates.update(gates)
+                if node.name == "dot_general":
+                    is_gate = flow[two].size < flow[one].size and not _free_axes(node, two, flow)
+                elif full < repeated:
+                    is_gate = False
+                else:
+                    plain = not flow.layers(path) and two not in flow.normalized
+                    is_gate = full == node.size > repeated or plain
+                if is_gate:
+                    makers = {*flow.layers(flow.between(fork, two))} - {*flow.layers(path)}
+                    branch.gates |= {at for at in makers if not self._bypasses(at, two, branch)}
+
+    def _bypasses(self, layer: int, factor: int, branch: Residual) -> bool:
+        """Whether a layer reaches the sum by another way than a factor that it makes."""
+        todo, seen = [layer] if layer != factor else [], {layer, factor}
+        while todo:
+            for user in self._flow.users[todo.pop()]:
+                if user == branch.sum:
+                    return True
+                if user in branch.region and user not in seen:
+                    seen.add(user)
+                    todo.append(user)
+        return False
 
     def _add_feeding(self, branch: Residual) -> None:
         """Adds the first layers on the way back from what else enters: k, v of an encoder."""
@@ -437,6 +464,13 @@ class Residuals:
                 zero.add(at)
         ends = [pred for pred in flow[branch.sum].preds if pred in branch.region]
         return max(branch.region) in zero or any(end in zero for end in ends)
+
+
+def _free_axes(product: Node, operand: int, flow: Flow) -> int:
+    """How many axes of an operand of a dot product are in its result alone."""
+    contracted, batch = product.options["dimension_numbers"]
+    side = product.preds.index(operand)
+    return len(flow[operand].shape) - len(contracted[side]) - len(batch[side])
 
 
 def _number(branches: Sequence[Residual]) -> int:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Literal
 
 from nf_resnets.roles.leaf import Role
-
-LAYOUTS = {"HWIO": "[H, W, C_in, C_out]", "OIHW": "[C_out, C_in, H, W]"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +37,6 @@ class Rules:
         turns (as attention and feed-forward of a Transformer's layer), if their paths agree up to
         the end of the key in which this match ends, or if its groups find the same.
       order: texts that the groups of ``branch`` find, in their order; they stand before all others.
-      optional: names of rules that may match nothing; any other rule that does is an error.
       layout: ``"HWIO"`` where the last two axes of a weight are ``[C_in, C_out]`` (Flax, Haiku;
         the default), ``"OIHW"`` where the first two are ``[C_out, C_in]`` (Equinox, PyTorch).
       axes: the axes of weights that are otherwise laid out: a word for each expression, with a
@@ -50,9 +47,7 @@ class Rules:
         ``[heads, head_dim, D]``.
 
     Raises:
-      ValueError: if an expression does not compile, if ``branch`` has no group, if the layout is
-        not one of the two, or a word of ``axes`` has other letters.
-      TypeError: if ``order`` or ``optional`` is no tuple of texts.
+      ValueError: if ``branch`` has no group, or ``layout`` or a word of ``axes`` is none of these.
 
     Example:
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)/kernel", head=r"^dense/", keep=r"^stem/")
@@ -73,31 +68,28 @@ class Rules:
     keep: str | None = None
     stacked: str | None = None
     order: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    layout: str | None = None
+    layout: Literal["HWIO", "OIHW"] | None = None
     axes: Mapping[str, str] | tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        # Pairs, so that rules stay hashable.
-        object.__setattr__(self, "axes", _refuse_words(self.axes))
-        for name in ("order", "optional"):
-            object.__setattr__(self, name, _refuse_no_names(name, getattr(self, name)))
-        for name in (*(role.value for role in Role), "stacked"):
-            pattern = getattr(self, name)
-            if pattern is None:
-                continue
-            if not compiled(f"rules.{name}", pattern).groups and name == "branch":
-                raise ValueError(
-                    f"rules.branch={pattern!r} has no group; its last group must order the layers "
-                    r"of a branch, the groups before it the branches, as in "
-                    r"'block_(\d+)/conv_(\d+)/kernel'."
-                )
-        if self.layout not in (None, *LAYOUTS):
+        object.__setattr__(self, "axes", tuple(dict(self.axes).items()))  # hashable
+        if self.branch is not None and not re.compile(self.branch).groups:
             raise ValueError(
-                f"rules.layout={self.layout!r} found; expected one of "
-                + ", ".join(f"{name!r} for {axes}" for name, axes in LAYOUTS.items())
-                + "."
+                f"rules.branch={self.branch!r} has no group; its last group must order the layers "
+                r"of a branch, the groups before it the branches, as in "
+                r"'block_(\d+)/conv_(\d+)/kernel'."
             )
+        if self.layout not in (None, "HWIO", "OIHW"):
+            raise ValueError(
+                f"rules.layout={self.layout!r} found; expected 'HWIO' for [H, W, C_in, C_out] or "
+                "'OIHW' for [C_out, C_in, H, W]."
+            )
+        for pattern, word in dict(self.axes).items():
+            if not word or set(word) - set("IODHWN"):
+                raise ValueError(
+                    f"rules.axes={{{pattern!r}: {word!r}}} found; expected for each axis I (an "
+                    "input), O (an output), D, H, W (taps) or N (copies that are drawn one by one)."
+                )
 
     def patterns(self) -> Iterator[tuple[Role, str]]:
         """Yields each role that has an expression, with it."""
@@ -105,53 +97,6 @@ class Rules:
             pattern = getattr(self, role.value)
             if pattern is not None:
                 yield role, pattern
-
-
-def compiled(name: str, pattern: Any) -> re.Pattern[str]:
-    """Compiles an expression that the user gave under a name.
-
-    Raises:
-      ValueError: if it is no regular expression.
-    """
-    try:
-        found = re.compile(pattern)
-        found.search("")  # refuses patterns of bytes
-    except (re.error, TypeError) as error:
-        raise ValueError(f"{name}={pattern!r} is not a regular expression: {error}.") from None
-    return found
-
-
-def _refuse_no_names(name: str, given: Any) -> tuple[str, ...]:
-    """Refuses what is no tuple or list of texts, one text above all."""
-    if not isinstance(given, tuple | list) or not all(isinstance(text, str) for text in given):
-        raise TypeError(f"rules.{name}={given!r} found; expected a tuple of texts.")
-    return tuple(given)
-
-
-def _refuse_words(axes: Any) -> tuple[tuple[str, str], ...]:
-    """Refuses what are no words for axes, and returns the pairs of ``rules.axes``."""
-    pairs = tuple(axes.items()) if isinstance(axes, Mapping) else axes
-    if not isinstance(pairs, tuple) or not all(
-        isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
-        for pair in pairs
-    ):
-        raise ValueError(
-            f"rules.axes={axes!r} found; expected a dict from an expression to a word such as "
-            "'IOO'."
-        )
-    for pattern, word in pairs:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(
-                f"rules.axes has {pattern!r}, which is not a regular expression: {error}."
-            ) from None
-        if not word or set(word) - set("IODHWN"):
-            raise ValueError(
-                f"rules.axes={{{pattern!r}: {word!r}}} found; expected one letter for each axis: "
-                "I (an input), O (an output), D, H, W (taps), N (copies that are drawn one by one)."
-            )
-    return pairs
 
 
 OUR_RULES = Rules(
@@ -173,4 +118,4 @@ OUR_RULES = Rules(
 )
 """The names of this library's own models."""
 
-__all__ = ["LAYOUTS", "OUR_RULES", "Rules", "compiled"]
+__all__ = ["OUR_RULES", "Rules"]

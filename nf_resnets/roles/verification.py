@@ -58,7 +58,7 @@ def verify(network: Callable[..., Any], params: Any, role_map: RoleMap, *inputs:
       Traceback (most recent call last):
       ValueError: leaf 'block_1/down' [8, 4] changes the output ... expected ...
     """
-    role_map.refuse_other_tree(params)
+    role_map.part(params, whole=True)
     given = jax.tree.leaves(params)
     if any(isinstance(value, jax.core.Tracer) for value in given) or not role_map.branches:
         return
@@ -210,8 +210,8 @@ class _Check:
                 leaf.role is Role.BRANCH and not leaf.weight
             )
             if k in branches and _is_float(value) and not is_bias:
-                row = branches.index(k) * leaf.count // len(branches) if leaf.stacked else ...
-                zero += [leaf] * (not np.any(value[row]))
+                row = branches.index(k) * leaf.count // len(branches)
+                zero += [leaf] * (not np.any(value.reshape(leaf.count, -1)[row]))
         return zero
 
     def _rows(self, at: int) -> range:

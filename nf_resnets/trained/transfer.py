@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import optax
 
 from nf_resnets import roles, schemes
-from nf_resnets.init.tree import check_key
 from nf_resnets.roles import Leaf, Role
 from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.inputs import Images
@@ -47,7 +46,6 @@ def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
     """
     old = images_of(trained)
     refuse_other_network(trained)
-    check_key(key)
     if inputs.shape[-1] != old.shape[-1]:
         raise TrainedError(
             f"images of {inputs.shape[-1]} channels found; expected {old.shape[-1]}, as the "

@@ -82,7 +82,11 @@ def make_initial(
         variables = model.init(key, *example)
         params = draw_params(model, scheme, variables["params"], key, draw)
         if scheme.calibrate is not None and batch is not None:
-            params = scheme.calibrate(model.apply, params, batch)
+
+            def network(params: Any, images: Any) -> Any:
+                return model.apply({"params": params}, images)
+
+            params = scheme.calibrate(params, network=network, inputs=(batch,))
 
         def rescale(leaf: roles.Leaf, value: jax.Array) -> jax.Array:
             if leaf.role is roles.Role.ALPHA:

@@ -23,7 +23,6 @@ RULES = Rules(
     stacked="^blocks/",
     stem="^stem",
     head="^head",
-    optional=("stem",),
 )
 INPUTS = jax.random.normal(jax.random.key(0), (16, 8))
 LABELS = jnp.arange(16) % 4

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from nf_resnets import analysis, schemes
-from nf_resnets.init.admin import omega
-from nf_resnets.init.deepnorm import alpha_beta
+from nf_resnets.init.transformers import alpha_beta, omega
 from tests.init.test_deepnorm import DECODER, DEPTH, ENCODER, network
 from tests.models.trees import quick_jit
 

@@ -331,7 +331,10 @@ def test_gradients_through_a_pooled_shortcut_grow_as_predicted():
     for key in jax.random.split(jax.random.key(0), 2):
         images = jax.random.normal(key, (32, 16, 16, 3))
         params = scheme.init(model.init(key, images[:1])["params"], 6, key=key)
-        params = analysis.random_head(scheme.calibrate(model.apply, params, images), key)
+        params = scheme.calibrate(
+            params, network=lambda tree, x: model.apply({"params": tree}, x), inputs=(images,)
+        )
+        params = analysis.random_head(params, key)
         norms, taps = norms_and_taps(params, images, jax.random.key(3))
         form = analysis.predicted(params, scheme, taps, family="pre_activation")
         ratios.append((np.asarray(norms)[:-1] / norms[1:]) ** 2 / form.backward[:-1])

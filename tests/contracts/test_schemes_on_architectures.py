@@ -100,7 +100,9 @@ def _initialised(architecture, scheme):
     params, found = variables.pop("params"), schemes.get(scheme)
     result = found.init(params, model.num_branches)
     if found.calibrate is not None:
-        result = found.calibrate(model.apply, result, *inputs)
+        result = found.calibrate(
+            result, network=lambda params, *x: model.apply({"params": params}, *x), inputs=inputs
+        )
     return params, result, variables
 
 

@@ -67,12 +67,6 @@ def test_rezero_is_skipinit_without_biases():
     assert len(biases) == 16  # stem, head, two shortcuts, two for each first block and rest
 
 
-def test_every_scheme_with_an_initialiser_of_its_name_can_be_called():
-    named = [name for name in schemes.names() if hasattr(init, name)]
-    assert {"fixup", "skipinit", "rescalenet", "rezero", "nf_resnet", "t_fixup"} <= set(named)
-    assert [name for name in named if not callable(getattr(init, name))] == []
-
-
 def test_init_rezero_sets_every_alpha_to_0():
     model, shapes = _shapes("wrn", "rezero")
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), shapes)

@@ -69,34 +69,6 @@ def test_layers_are_in_the_order_of_attention(net):
 
 
 @pytest.mark.every(6)
-@pytest.mark.parametrize("drawn", ["he", "xavier"])
-def test_the_deviation_of_every_draw(net, drawn):
-    params, rules, _ = net
-    squares = count = 0
-    for path, (values, fan_in, fan_out) in weights(
-        getattr(init, drawn)(params, KEY, rules=rules)
-    ).items():
-        if path.startswith("head/"):
-            continue
-        variance = 2 / fan_in if drawn == "he" else 2 / (fan_in + fan_out)
-        deviation = math.sqrt(np.square(values).mean() / variance)
-        assert abs(deviation - 1) < 5 / math.sqrt(2 * values.size), path
-        squares += np.square(values).sum() / variance
-        count += values.size
-    assert abs(squares / count - 1) < 5 * math.sqrt(2 / count)
-
-
-@pytest.mark.every(3)
-def test_orthogonal_matrices(net):
-    params, rules, _ = net
-    for path, (values, _, _) in weights(init.orthogonal(params, KEY, rules=rules)).items():
-        if "/mha/" not in path:
-            continue
-        for matrix in values.reshape(-1, D, D):
-            np.testing.assert_allclose(matrix.T @ matrix, np.eye(D), atol=1e-5, err_msg=path)
-
-
-@pytest.mark.every(6)
 @pytest.mark.parametrize("key", [None, KEY])
 def test_fixup(net, key):
     params, rules, logits = net
@@ -125,19 +97,6 @@ def test_fixup(net, key):
         expected = (table[tokens] + silent["positions/embedding"][:5][None]) @ table.T
         # Sums of 12 products in float32, whose order XLA chooses.
         np.testing.assert_allclose(logits(result), expected, atol=1e-5)
-
-
-@pytest.mark.every(3)
-def test_rezero(net):
-    params, rules, logits = net
-    alphas = {
-        path: leaf
-        for path, leaf in by_path(init.skipinit(params, L, rules=rules)).items()
-        if path.endswith("/alpha")
-    }
-    assert sum(leaf.size for leaf in alphas.values()) == L
-    assert not any(np.any(leaf) for leaf in alphas.values())
-    assert np.isfinite(logits(init.skipinit(params, L, key=KEY, rules=rules))).all()
 
 
 @pytest.mark.parametrize(
@@ -173,26 +132,13 @@ def test_unit_wise_clipping_knows_the_outputs_of_attention():
         np.testing.assert_allclose(clipped[path], expected, rtol=1e-6)
 
 
-def heads(*shape):
-    return jnp.ones(shape)
-
-
-def test_an_order_that_the_rules_give_stands():
-    tree = {name: jnp.ones((8, 8)) for name in ("query", "key", "value", "out")}
-    rules = Rules(branch=r"^(\w+)$", order=("out", "value", "key", "query"))
-    leaves = {leaf.path: leaf.layer for leaf in roles.assign(tree, rules).leaves}
-    assert leaves == {"out": 1, "value": 2, "key": 3, "query": 4}
-
-
 def test_the_words_for_axes_are_checked():
-    for axes in ("IO", {"x": "IX"}, {"x": ""}, {"(": "IO"}, {"x": 3}):
+    for axes in ({"x": "IX"}, {"x": ""}):
         with pytest.raises(ValueError, match=r"rules\.axes"):
             Rules(branch=r"(x)", axes=axes)
     tree = {"x": jnp.ones((2, 3, 4))}
-    with pytest.raises(ValueError, match=r"'x' has shape \(2, 3, 4\), rules.axes says 'IO'"):
+    with pytest.raises(ValueError, match=r"'x' has 3 axes and rules.axes says 'IO'"):
         roles.assign(tree, Rules(branch=r"(x)", axes={"x": "IO"}))
-    with pytest.raises(ValueError, match=r"rules\.axes='y' matches no leaf"):
-        roles.assign(tree, Rules(branch=r"(x)", axes={"y": "IO"}))
 
 
 assert HEADS * HEAD == D

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from nf_resnets import init, roles, schemes
-from nf_resnets.init.deepnorm import SCHEME, alpha_beta, deepnorm
+from nf_resnets.init.transformers import DEEPNORM as SCHEME
+from nf_resnets.init.transformers import alpha_beta, deepnorm
 from nf_resnets.models.transformer import Transformer
 
 ROUNDING = 1.3e-7  # two roundings of float32: of the factor and of the product

@@ -10,7 +10,6 @@ a test is always the same.
 import dataclasses
 import itertools
 import math
-import zlib
 from functools import partial
 
 import jax
@@ -68,60 +67,19 @@ def test_a_depthwise_kernel_is_drawn_channel_by_channel(initialise, variance, ax
     _assert_std(_drawn(init.he, shape, stem, mode="fan_out"), (2 / 49 / 96) ** 0.5)
 
 
-def test_he_defaults_to_fan_in():
-    np.testing.assert_array_equal(
-        _drawn(init.he, (3, 3, 8, 16)), _drawn(init.he, (3, 3, 8, 16), mode="fan_in")
-    )
-
-
 @pytest.mark.parametrize("mode", ["fan_in", "fan_out"])
 def test_the_head_that_no_relu_follows(mode):
     _assert_std(_drawn(init.he, (64, 200), name="head", mode=mode), 64**-0.5)
 
 
-def test_linear_layers():
-    _assert_std(_drawn(init.he, (100, 150)), (2 / 100) ** 0.5)
-    _assert_std(_drawn(init.he, (100, 150), mode="fan_out"), (2 / 150) ** 0.5)
-
-
-@pytest.mark.parametrize("distribution", ["uniform", "normal"])
-def test_xavier(distribution):
-    values = _drawn(init.xavier, (3, 3, 24, 80), distribution=distribution)
+def test_xavier():
+    values = _drawn(init.xavier, (3, 3, 24, 80))
     std = (2 / (9 * 24 + 9 * 80)) ** 0.5
     _assert_std(values, std)
     limit = (6 / (9 * 24 + 9 * 80)) ** 0.5
-    if distribution == "uniform":
-        # Of n even draws the largest is within limit * 2 * 14 / n of the limit, but for e^-14.
-        assert limit * (1 - 28 / values.size) < values.max() <= limit
-        assert -limit <= values.min() < -limit * (1 - 28 / values.size)
-    else:
-        assert np.abs(values).max() > 1.5 * limit
-
-
-def test_xavier_defaults_to_uniform():
-    np.testing.assert_array_equal(
-        _drawn(init.xavier, (8, 16)), _drawn(init.xavier, (8, 16), distribution="uniform")
-    )
-
-
-@pytest.mark.parametrize(
-    "initialise", [init.he, init.xavier, init.orthogonal], ids=["he", "xavier", "orthogonal"]
-)
-def test_both_layouts_have_the_same_fans(initialise):
-    """One layer of 3x5 taps from 24 to 80 channels, as Flax and as Equinox write it."""
-    hwio = _drawn(initialise, (3, 5, 24, 80))
-    oihw = _drawn(initialise, (80, 24, 3, 5), rules=OIHW)
-    # Two independent samples: their deviations add in quadrature.
-    ratio = hwio.std(dtype="float64") / oihw.std(dtype="float64")
-    assert abs(ratio - 1) < 5 / math.sqrt(hwio.size)
-    swapped = _drawn(initialise, (80, 24, 3, 5))  # as HWIO: 80 x 24 taps, another layer
-    assert abs(hwio.std() / swapped.std() - 1) > 0.2
-
-
-def test_he_fan_out_of_both_layouts():
-    std = (2 / (15 * 80)) ** 0.5
-    _assert_std(_drawn(init.he, (3, 5, 24, 80), mode="fan_out"), std)
-    _assert_std(_drawn(init.he, (80, 24, 3, 5), rules=OIHW, mode="fan_out"), std)
+    # Of n even draws the largest is within limit * 2 * 14 / n of the limit, but for e^-14.
+    assert limit * (1 - 28 / values.size) < values.max() <= limit
+    assert -limit <= values.min() < -limit * (1 - 28 / values.size)
 
 
 def _orthonormal(matrix, gain=1.0):
@@ -191,23 +149,6 @@ def test_layers_of_one_shape_are_drawn_differently():
         np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(init.he(tree, KEY, rules=rules))
     ]
     assert len(set(drawn)) == len(drawn) == 24
-
-
-def test_two_paths_whose_32_bit_checksum_is_one_are_drawn_differently():
-    """Some two of 80,000 paths meet in crc32."""
-    one, two = _colliding_paths()
-    drawn = init.he({one: jnp.zeros((4, 4)), two: jnp.zeros((4, 4))}, KEY, rules=Rules(stem="b"))
-    assert not np.any(np.asarray(drawn[one]) == np.asarray(drawn[two]))
-
-
-def _colliding_paths():
-    seen = {}
-    for number in range(2_000_000):
-        path = f"b{number * 2654435761 % 2**32:x}"
-        other = seen.setdefault(zlib.crc32(path.encode()), path)
-        if other != path:
-            return other, path
-    raise AssertionError("no two of two million paths meet")
 
 
 def test_half_precision_is_the_float32_draw_rounded_once():

@@ -12,11 +12,12 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from nf_resnets import init, models, schemes
+from nf_resnets.init import Rules
 from nf_resnets.models.blocks import PreActivationBlock
 from nf_resnets.models.layers import ChannelBias
 from nf_resnets.models.stage import Stage
 from nf_resnets.roles import path_name
-from tests.init.noted import noted
+from tests.init.noted import network_of, noting
 from tests.models.trees import quick_jit, random_variables
 
 NETWORKS = {
@@ -44,6 +45,7 @@ class TwoLayers(nn.Module):
         return ChannelBias(name="two")(h)
 
 
+SMALL = functools.partial(init.rescale_biases, rules=Rules(channel_bias="/vector$"))
 NETWORKS["small"] = TwoLayers(), 4
 # Sums of a thousand float32 numbers of order 1, at each of some twenty layers of which each passes
 # on the errors of those before it.
@@ -71,34 +73,15 @@ def _setting(name, batch=6):
     return model, jax.tree_util.tree_map_with_path(draw, shapes), images
 
 
-def _means(model, seen, of):
-    """A function ``(params, images)`` that notes the channel means at each channel bias.
-
-    Written without the library's collections: a callback from inside the network. The turns of a
-    loop come one after another.
-    """
-
-    def record(next_function, args, kwargs, context):
-        out = next_function(*args, **kwargs)
-        if isinstance(context.module, ChannelBias) and context.method_name == "__call__":
-            value = out if of == "output" else args[0]
-            path = "/".join(context.module.path)
-            mean = value.mean(axis=tuple(range(value.ndim - 1)))
-            out = out + noted(seen, path, mean)
-        return out
-
-    def run(params, images):
-        with nn.intercept_methods(record):
-            return model.apply({"params": params}, images)
-
-    return quick_jit(run)
+def _rescaled(model, params, images):
+    function = SMALL if isinstance(model, TwoLayers) else init.rescale_biases
+    return quick_jit(lambda tree: function(tree, network=network_of(model), inputs=(images,)))(
+        params
+    )
 
 
-def _seen(run, seen, *arguments):
-    seen.clear()
-    jax.block_until_ready(run(*arguments))
-    jax.effects_barrier()
-    return list(seen)
+def _mean(value):
+    return value.mean(axis=tuple(range(value.ndim - 1)))
 
 
 @pytest.mark.every(9)
@@ -106,7 +89,7 @@ def _seen(run, seen, *arguments):
 def test_every_mean_becomes_zero_and_weights_stay(name):
     model, params, images = _setting(name)
     before = jax.tree.map(np.copy, params)
-    result = quick_jit(lambda tree: init.rescale_biases(model.apply, tree, images))(params)
+    result = _rescaled(model, params, images)
     assert jax.tree.structure(result) == jax.tree.structure(params)
     for (path, old), new, copy in zip(
         jax.tree_util.tree_flatten_with_path(params)[0],
@@ -117,10 +100,10 @@ def test_every_mean_becomes_zero_and_weights_stay(name):
         np.testing.assert_array_equal(old, copy)  # the input is not changed
         changed = path_name(path).endswith("/vector")
         assert np.array_equal(old, new) != changed, path_name(path)
-    seen = []
     # (No callback passes through remat; the numbers are those without.)
-    run = _means(model.clone(remat=False) if "remat" in name else model, seen, of="output")
-    found = _seen(run, seen, result, images)
+    plain = model.clone(remat=False) if "remat" in name else model
+    look = noting(plain, ChannelBias, lambda layer, args, out: _mean(out))
+    found = look(result, images)
     assert {path for path, _ in found} == {
         path_name(path).removesuffix("/vector")
         for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]
@@ -128,7 +111,7 @@ def test_every_mean_becomes_zero_and_weights_stay(name):
     }
     assert max(np.abs(mean).max() for _, mean in found) < TOLERANCE
     # They are no such thing before: the test looked at something.
-    assert min(np.abs(mean).max() for _, mean in _seen(run, seen, params, images)) > 0.1
+    assert min(np.abs(mean).max() for _, mean in look(params, images)) > 0.1
 
 
 @pytest.mark.every(3)
@@ -137,68 +120,51 @@ def test_one_pass_finds_what_one_pass_for_each_bias_does(name):
     """All biases set to what they just saw: each pass makes one more of them right for good."""
     model, params, images = _setting(name)
     expected = jax.tree.map(np.copy, params)
-    seen = []
-    run = _means(model, seen, of="input")
-    for _ in range(len(_seen(run, seen, expected, images))):
+    look = noting(model, ChannelBias, lambda layer, args, out: _mean(args[0]))
+    for _ in range(len(look(expected, images))):
         means = {}
-        for path, mean in _seen(run, seen, expected, images):
+        for path, mean in look(expected, images):
             means.setdefault(path, []).append(mean)
         for path, found in means.items():
             node = expected
             for key in path.split("/"):
                 node = node[key]
             node["vector"] = -np.stack(found).reshape(node["vector"].shape)
-    result = quick_jit(lambda tree: init.rescale_biases(model.apply, tree, images))(params)
+    result = _rescaled(model, params, images)
     for one, two in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, two, atol=TOLERANCE)
 
 
 def test_containers_dtypes_and_shardings_are_kept():
     model, params, images = _setting("small", batch=2)
+    run = functools.partial(SMALL, network=network_of(model))
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
     placed = jax.device_put(params, NamedSharding(mesh, P()))
     params = flax.core.freeze(params)
-    result = init.rescale_biases(model.apply, params, images)
+    result = run(params, inputs=(images,))
     assert isinstance(result, flax.core.FrozenDict)
     vector = result["two"]["vector"]
     assert isinstance(vector, np.ndarray) and vector.dtype == np.float32
     half = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), params)
-    shapes = jax.eval_shape(lambda tree: init.rescale_biases(model.apply, tree, images), half)
+    shapes = jax.eval_shape(lambda tree: run(tree, inputs=(images,)), half)
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype(jnp.bfloat16)}
-    replicated = init.rescale_biases(
-        model.apply, placed, jax.device_put(images, placed["one"]["vector"].sharding)
-    )
+    replicated = run(placed, inputs=(jax.device_put(images, placed["one"]["vector"].sharding),))
     assert replicated["two"]["vector"].sharding == placed["two"]["vector"].sharding
     np.testing.assert_allclose(replicated["two"]["vector"], vector, atol=TOLERANCE)
-    # The scheme's calibration is this function.
-    assert schemes.get("rescalenet").calibrate is init.rescale_biases
 
 
-def test_a_channel_of_nothing_but_infinity_is_named():
-    model, params, images = _setting("small", batch=2)
-    with pytest.raises(ValueError, match=r"channel means at leaf 'two/vector'"):
-        init.rescale_biases(model.apply, params, np.float32(1e20) * images)  # squares overflow
-
-
-def test_refusals():
-    model, params, images = _setting("small", batch=2)
-    with pytest.raises(ValueError, match="a batch of 1 images found; expected at least 2"):
-        init.rescale_biases(model.apply, params, images[:1])
-    with pytest.raises(ValueError, match="params has the key 'params'; expected the tree under it"):
-        init.rescale_biases(model.apply, {"params": params}, images)
-    model = models.CifarResNet(depth=8, scheme="fixup", stem_channels=2)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), shapes)
-    with pytest.raises(ValueError, match="no channel bias found in the network; expected"):
-        init.rescale_biases(model.apply, params, images)
+def test_a_network_without_channel_biases_is_refused():
+    with pytest.raises(ValueError, match="no channel bias found in params; expected one"):
+        init.rescale_biases(
+            {"stem": {"kernel": np.ones((3, 3, 3, 4))}}, network=None, inputs=(np.ones(1),)
+        )
 
 
 def test_parts_are_averaged_as_in_the_published_code():
     """Its layer, in NumPy: minus the running average of the means of the passes so far."""
     x = np.random.default_rng(0).standard_normal((24, 2, 2, 3)).astype("f4") + 1
-    found = init.rescale_biases(
-        TwoLayers().apply, TwoLayers().init(jax.random.key(0), x)["params"], x, parts=8
-    )
+    run = functools.partial(SMALL, network=network_of(TwoLayers()), inputs=(x,))
+    found = run(TwoLayers().init(jax.random.key(0), x)["params"], parts=8)
     means = np.zeros((2, 3))
     for count, part in enumerate(np.split(np.float64(x), 8)):
         h = part
@@ -209,7 +175,7 @@ def test_parts_are_averaged_as_in_the_published_code():
     np.testing.assert_allclose(found["one"]["vector"], -means[0], rtol=0, atol=3e-6)
     np.testing.assert_allclose(found["two"]["vector"], -means[1], rtol=0, atol=3e-6)
     # One pass of all images gives other biases behind the first layer.
-    once = init.rescale_biases(TwoLayers().apply, found, x)
+    once = run(found)
     assert np.abs(once["two"]["vector"] - found["two"]["vector"]).max() > 1e-3
 
 
@@ -219,32 +185,16 @@ def test_parts_within_scanned_stages(remat):
     anatomy = schemes.get("rescalenet").anatomy
     make = functools.partial(PreActivationBlock, features=3, anatomy=anatomy)
     stage, images = Stage(make, num_blocks=3, stride=1, remat=remat), _images(6, 8)
-    apply = functools.partial(stage.apply, constants=anatomy.constants((False,) * 3))
+    rules = Rules(branch=r"(first|rest)/conv_(\d)", stacked="rest/", channel_bias="/vector$",
+                  multiplier="/multiplier$")  # fmt: skip
+
+    def network(params, images):
+        constants = anatomy.constants((False,) * 3)
+        return stage.apply({"params": params}, images, constants=constants)
+
+    run = functools.partial(init.rescale_biases, network=network, rules=rules)
     params = random_variables(stage, 1, images.shape[1:])["params"]
-    once = init.rescale_biases(apply, params, images)
-    twice = init.rescale_biases(apply, params, np.concatenate([images, images]), parts=2)
+    once = run(params, inputs=(images,))
+    twice = run(params, inputs=(np.concatenate([images, images]),), parts=2)
     for one, two in zip(jax.tree.leaves(once), jax.tree.leaves(twice), strict=True):
         np.testing.assert_allclose(two, one, rtol=0, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("parts", [0, 4, 6])
-def test_parts_that_are_none(parts):
-    model, params, images = _setting("small")
-    with pytest.raises(ValueError, match=f"parts={parts} found; expected a batch of 6 images"):
-        init.rescale_biases(model.apply, params, images, parts=parts)
-
-
-@pytest.mark.parametrize("name", ["rescale_biases", "lsuv"])
-def test_params_of_other_names_than_the_networks_are_refused(name):
-    model = models.ARCHITECTURES["cifar-resnet"].smallest(
-        "rescalenet" if name == "rescale_biases" else "lsuv"
-    )
-    images = jnp.ones((4, 8, 8, 3))
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-    params = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), shapes)
-
-    def apply(variables, x, **options):
-        return model.apply({**variables, "params": variables["params"]["net"]}, x, **options)
-
-    with pytest.raises(ValueError, match=r"^the network has '.*', and params has no such leaf"):
-        getattr(init, name)(apply, {"net": params}, images)

@@ -180,17 +180,15 @@ def test_zeros_cannot_be_rescaled():
     tree = {"b_0": {"c_1": jnp.ones((4, 4)), "c_2": jnp.zeros((4, 4))}}
     rules = Rules(branch=r"b_(\d+)/c_(\d)")
     with pytest.raises(ValueError, match="leaf 'b_0/c_2' has the standard deviation 0.0.*key="):
-        init.rescalenet(tree, 1, rules=rules, constants=constants(1))
-    drawn = init.rescalenet(tree, 1, key=jax.random.key(0), rules=rules, constants=constants(1))
+        init.rescalenet(tree, 1, rules=rules)
+    drawn = init.rescalenet(tree, 1, key=jax.random.key(0), rules=rules)
     assert np.all(drawn["b_0"]["c_2"] != 0)
 
 
 def test_the_numbers_of_the_feedback():
     """Three convolutions: each is ``L**(1/6) (k + L)**(-1/6)`` times smaller, ``k`` from 1."""
     tree = {f"b_{k}": {f"c_{j}": np.ones((3, 3, 4, 4)) for j in (1, 2, 3)} for k in range(16)}
-    result = init.rescalenet(
-        tree, 16, rules=Rules(branch=r"b_(\d+)/c_(\d)"), constants=constants(16)
-    )
+    result = init.rescalenet(tree, 16, rules=Rules(branch=r"b_(\d+)/c_(\d)"))
     for k in range(16):
         for leaf in result[f"b_{k}"].values():
             ratio = leaf / (2 / 36) ** 0.5
@@ -231,7 +229,7 @@ def test_with_a_constant_for_each_branch_gradients_fall_more_with_the_depth():
     first, second = (architecture.smallest(each, stem_channels=4) for each in (by_depth, paper))
     depth, key = second.num_branches, jax.random.key(0)
     shapes = quick_jit(first.init)(key, *architecture.example(2))["params"]
-    rescaled = init.rescalenet(shapes, depth, constants=constants(depth), key=key)
+    rescaled = init.rescalenet(shapes, depth, key=key)
     he = jax.tree_util.tree_map_with_path(
         lambda path, drawn, other: other if "/shortcut/" in path_name(path) else drawn,
         init.he(shapes, key),
@@ -265,9 +263,7 @@ def test_the_published_code_counts_from_zero():
     assert [round(float(each.identity[0]), 4) for each in (constants, paper)] == [0.9682, 0.9701]
     tree = {f"b_{k}": {f"c_{j}": np.ones((3, 3, 4, 4)) for j in (1, 2, 3)} for k in range(16)}
     rules = Rules(branch=r"b_(\d+)/c_(\d)")
-    result = init.rescalenet(
-        tree, 16, published=True, dropout=0.03, rules=rules, constants=constants
-    )
+    result = init.rescalenet(tree, 16, published=True, dropout=0.03, rules=rules)
     for k in range(16):
         multiplier = (15 + k + 1) ** (-1 / 6) * 16 ** (1 / 6) * (1 - 0.03) ** 0.5
         ratio = result[f"b_{k}"]["c_2"] / (2 / 36) ** 0.5
@@ -277,13 +273,13 @@ def test_the_published_code_counts_from_zero():
 def test_dropout_by_the_branch():
     tree = {f"b_{k}": {"c_1": np.ones((3, 3, 4, 4))} for k in range(2)}
     rules = Rules(branch=r"b_(\d+)/c_(\d)")
-    plain = init.rescalenet(tree, 2, rules=rules, constants=constants(2))
-    result = init.rescalenet(tree, 2, dropout=(0.0, 0.75), rules=rules, constants=constants(2))
+    plain = init.rescalenet(tree, 2, rules=rules)
+    result = init.rescalenet(tree, 2, dropout=(0.0, 0.75), rules=rules)
     np.testing.assert_array_equal(result["b_0"]["c_1"], plain["b_0"]["c_1"])
     np.testing.assert_allclose(result["b_1"]["c_1"], plain["b_1"]["c_1"] / 2, rtol=1e-14)
     for wrong in (1.0, -0.1, (0.1,), (0.1, 0.1, 0.1), float("nan")):
         with pytest.raises(ValueError, match=r"dropout=.* found; expected one rate in \[0, 1\)"):
-            init.rescalenet(tree, 2, dropout=wrong, rules=rules, constants=constants(2))
+            init.rescalenet(tree, 2, dropout=wrong, rules=rules)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 16, 1000])

@@ -141,7 +141,6 @@ STANDARDS = {
     "he": init.he,
     "he, fan_out": functools.partial(init.he, mode="fan_out"),
     "xavier": init.xavier,
-    "xavier, normal": functools.partial(init.xavier, distribution="normal"),
     "orthogonal": init.orthogonal,
     "standard": lambda params, key, rules: init.standard(
         params, roles.assign(params, rules).num_branches, key=key, rules=rules
@@ -220,16 +219,6 @@ def _check_layers(tree, rules, layers, blocks):
             np.testing.assert_array_equal(after[f"conv_{j}"], factor * before[f"conv_{j}"])
 
 
-def test_bottlenecks_of_three_layers_scale_by_the_fourth_root():
-    tree, rules = _bottleneck(lambda block: 3, 16)
-    _check_layers(tree, rules, lambda block: 3, 16)
-    result = init.fixup(tree, depth=16, rules=rules)
-    # L = 16: the factor L**-0.25 is exactly a half.
-    np.testing.assert_array_equal(
-        result["block_11"]["conv_2"], 0.5 * tree["block_11"]["conv_2"], strict=True
-    )
-
-
 def test_branches_of_two_to_eleven_layers_side_by_side():
     layers = {0: 2, 1: 3, 2: 4, 3: 11}.__getitem__  # conv_11 is the last of eleven, not conv_9
     _check_layers(*_bottleneck(layers, 4), layers, 4)
@@ -251,31 +240,6 @@ def test_linen_variables_with_their_wrapper_and_statistics():
     plain = init.fixup(net.params, depth=net.branches)
     assert jax.tree.all(jax.tree.map(np.array_equal, result["params"], plain))
     np.testing.assert_array_equal(result["batch_stats"]["norm_head"]["mean"], 1)
-
-
-def test_weights_in_a_tuple_of_dicts():
-    block = {"w1": jnp.ones((4, 4)), "w2": jnp.ones((4, 4))}
-    result = init.fixup((block,) * 12, depth=12, rules=Rules(branch=r"^(\d+)/w(\d)$"))
-    assert isinstance(result, tuple)
-    for after in result:
-        np.testing.assert_array_equal(after["w1"], np.float32(12**-0.5) * np.ones((4, 4), "f"))
-        assert not np.any(after["w2"])
-
-
-def test_the_design_document_s_rules():
-    """Stem and shortcut named in keep=, as a user who only rescales would."""
-    net = _network(NETWORKS["linen"])
-    rules = Rules(
-        branch=r"stage(\d+)/block_(\d+)/conv_(\d+)/kernel",
-        head=r"^dense/",
-        keep=r"^(stem|downsample_\d+)/",
-    )
-    result = by_path(init.fixup(net.params, depth=13, rules=rules))
-    for path, value in by_path(net.params).items():
-        kind = dict.fromkeys(("last_bias", "scalar_bias", "multiplier"), "kept").get(
-            net.kinds[path], net.kinds[path]
-        )
-        np.testing.assert_array_equal(result[path], _fixup_by_hand(kind, value, 13**-0.5))
 
 
 def test_equinox_partitioned():
@@ -309,10 +273,3 @@ def test_an_nnx_model_itself():
     nnx.update(model, result)
     np.testing.assert_array_equal(model(jnp.ones((1, 4, 4, 3))), 0)
     assert model(jnp.ones((1, 4, 4, 3))).shape == (1, 5)
-
-
-def test_alphas_are_counted_where_they_are_stacked():
-    net = _network(NETWORKS["stacked"])
-    short = replaced(net.params, {"layers/alpha": jnp.ones(11)})
-    with pytest.raises(ValueError, match="11 alphas found in params for 12 residual branches"):
-        init.skipinit(short, depth=12, rules=net.rules)

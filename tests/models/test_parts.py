@@ -8,7 +8,6 @@ import pytest
 from flax import nnx
 
 from nf_resnets import init, roles, schemes
-from nf_resnets.init import Rules
 from nf_resnets.models import Multiplier, ScalarBias, ScaledWSConv, SkipInit
 from nf_resnets.models import nnx_parts as parts
 from nf_resnets.models.blocks import PostActivationBlock
@@ -116,22 +115,16 @@ def test_a_block_of_parts_is_the_librarys_own():
     )
 
 
-def test_the_names_of_the_parts_are_known_to_the_rules():
-    rules = init.rules.with_parts(Rules(branch=r"^layers_(\d+)/Conv_(\d+)/kernel"), "fixup")
+def test_the_parts_of_linen_are_read():
     net = nn.Sequential([FixupBlock(3) for _ in range(3)])
-    params = net.init(KEY, X)["params"]
-    found = [leaf.role for leaf in roles.assign(params, rules).leaves]
+    variables = net.init(KEY, X)
+    role_map = roles.read(net.apply, variables, X)
+    found = [leaf.role for leaf in role_map.leaves]
     assert found.count(Role.SCALAR_BIAS) == 12 and found.count(Role.MULTIPLIER) == 3
-    assert init.describe(params, 3, rules=rules).missing == ()
-    net_of_gains = nn.Sequential([ScaledWSConv(3), SkipInit()])
-    rules = init.rules.with_parts(Rules(branch=r"^(layers)_(\d)/(?:kernel|bias)"), "nf_resnet")
-    found = roles.assign(net_of_gains.init(KEY, X)["params"], rules).leaves
-    assert {leaf.path.split("/")[-1]: leaf.role.value for leaf in found} == {
-        "kernel": "branch", "bias": "branch", "gain": "norm", "alpha": "alpha"
-    }  # fmt: skip
+    assert "missing" not in init.describe(variables, 3, rules=role_map)
 
 
-def test_the_names_of_the_nnx_parts_are_known_too():
+def test_the_parts_of_nnx_are_read():
     class Block(nnx.Module):
         def __init__(self, rngs):
             self.conv_1 = nnx.Conv(3, 3, (3, 3), use_bias=False, rngs=rngs)
@@ -145,8 +138,12 @@ def test_the_names_of_the_nnx_parts_are_known_too():
 
     net = nnx.List([Block(nnx.Rngs(seed)) for seed in range(2)])
     state = nnx.state(net, nnx.Param)
-    rules = init.rules.with_parts(Rules(branch=r"^(\d+)/conv_(\d+)/kernel"), "fixup")
-    assert init.describe(state, 2, rules=rules).missing == ()
-    nnx.update(net, init.fixup(state, 2, rules=rules))
+    graph = nnx.graphdef(net)
+
+    def network(state, x):
+        first, second = nnx.merge(graph, state)
+        return second(first(x))
+
+    nnx.update(net, init.fixup(state, 2, network=network, inputs=(X,)))
     # Every branch is silent.
     np.testing.assert_array_equal(net[1](net[0](X)), X)

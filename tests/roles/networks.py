@@ -598,6 +598,34 @@ def mixture_of_experts():
 
 
 @case
+def mixture_of_two_experts():
+    """The router's weights are contracted with what the experts give."""
+
+    def body(p, x):
+        top, chosen = lax.top_k(x @ p["router"], 2)
+        weights = (jax.nn.softmax(top)[..., None] * jax.nn.one_hot(chosen, 4)).sum(2)
+        h = jax.nn.silu(jnp.einsum("btd,edf->btef", x, p["w1"]))
+        return x + jnp.einsum("bte,btef,efd->btd", weights, h, p["w2"])
+
+    layers = {"router": f(D, 4), "w1": f(4, D, 64), "w2": f(4, 64, D)}
+    return on_tokens(body, lambda: layers, 2, branches="#w1 #w2", roles={"keep": "l0/router"})
+
+
+@case
+def linear_attention():
+    """Keys make a factor of the queries, and are a layer for what they give to the values."""
+
+    def body(p, x):
+        q, k, v = (split_heads(x @ p[name]) for name in "qkv")
+        q, k = jax.nn.elu(q) + 1, jax.nn.elu(k) + 1
+        scale = 1 / jnp.einsum("bthd,bhd->bth", q, k.sum(1))
+        y = jnp.einsum("bthd,bth,bhde->bthe", q, scale, jnp.einsum("bthd,bthe->bhde", k, v))
+        return x + y.reshape(x.shape) @ p["o"]
+
+    return on_tokens(body, attention_params, 2, branches="#q,#k,#v #o")
+
+
+@case
 def norm_behind_the_sum():
     def body(p, x):
         return layer_norm(x + feed(p, x), p["scale"], p["shift"])
@@ -810,4 +838,4 @@ def stacked_twice():
 
         return lax.scan(outer, x, (p["w1"], p["w2"]))[0] @ p["head"]
 
-    return Case(network, params, (f(2, D),), doubt=r"'w1' \[2, 3, 32, 32\] is cut by loops along")
+    return Case(network, params, (f(2, D),), ("w1 w2",) * 6, {"head": "head"}, axes={"w1": "NNIO"})

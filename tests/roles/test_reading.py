@@ -7,7 +7,7 @@ import pytest
 from nf_resnets import roles
 from nf_resnets.roles import Role
 from tests.roles.libraries import LIBRARIES
-from tests.roles.networks import CASES
+from tests.roles.networks import CASES, attention, attention_params, on_tokens, split_heads
 
 ALL = CASES | LIBRARIES
 LAYERS = ("stem", "shortcut", "head", "embedding")
@@ -74,6 +74,16 @@ def test_a_network_is_what_it_computes(name):
     assert {str(b.normalized) for b in role_map.branches} <= set(
         (case.normalized or "None").replace("nothing", "None").split(" or ")
     )
+
+
+def test_the_value_is_the_third_layer_of_attention_in_whatever_order_it_is_computed():
+    def body(p, x):
+        v, k, q = (split_heads(x @ p[name]) for name in "vkq")
+        return x + attention(q, k, v).reshape(x.shape) @ p["o"]
+
+    case = on_tokens(body, attention_params, 1, branches="#k,#q #v #o")
+    (layers,) = branches_of(roles.read(case.network, case.params, *case.inputs))
+    assert layers == ["l0/k", "l0/q", "l0/v", "l0/o"]
 
 
 def test_alpha_names_the_scalar_of_a_branch():

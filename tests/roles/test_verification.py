@@ -126,7 +126,7 @@ def test_of_traced_values_the_structure_is_checked():
 
     traced(filled(TREE))
     other = {**TREE, "head": f(D, 11)}
-    with pytest.raises(ValueError, match=r"leaf 'head' \[32, 11\] found where"):
+    with pytest.raises(ValueError, match=r"leaf 'head' \[32, 11\] is none of the tree"):
         jax.eval_shape(traced, other)
 
 

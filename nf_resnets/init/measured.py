@@ -1,0 +1,183 @@
+"""A pass of a batch in which a network's leaves are set, each on what those before it give."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from nf_resnets.roles.flow import Flow
+from nf_resnets.roles.graph import LINEAR, MOVES, Loops, Trace, trace
+from nf_resnets.roles.running import ENTERED, Path, enter, evaluate, walk
+from nf_resnets.roles.views import View
+
+Measure = Callable[..., tuple[jax.Array, jax.Array]]
+"""``measure(equation, args, place, *more)`` gives the result of a step with the leaf set, and the
+number, or vector, that sets it."""
+
+
+class Place(NamedTuple):
+    """The step in which a leaf meets the data.
+
+    Attributes:
+      leaf: its number in the trace.
+      view: the leaf in the operand.
+      operand: which one that is.
+      loops: those around the step.
+    """
+
+    leaf: int
+    view: View
+    operand: int
+    loops: Loops
+
+    @property
+    def is_cut_by_all_loops(self) -> bool:
+        """Whether each turn of the loops around takes another part of the leaf."""
+        cuts = {loop for loop, axis in self.view.turns if any(span.axis >= 0 for span in axis)}
+        return all(loop in cuts or length == 1 for loop, length in self.loops)
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of the operand that is the last one of the leaf."""
+        axes = [axis[-1].axis for axis in self.view.axes]
+        return axes.index(max(axes))
+
+
+def measured_pass(
+    network: Callable[..., Any],
+    params: Any,
+    inputs: Sequence[Any],
+    leaves: Collection[str],
+    measure: Measure,
+) -> Callable[..., dict[str, jax.Array]]:
+    """Compiles the pass of a batch in which leaves are measured.
+
+    Args:
+      network: ``network(params, *inputs)``, its forward pass, of any library.
+      params: its parameters, or their shapes.
+      inputs: of the network, or their shapes.
+      leaves: the paths of those to be set, which layers multiply by or which are added to data.
+      measure: see :data:`Measure`.
+
+    Returns:
+      ``run(params, inputs, *more)`` gives what sets each leaf, by path; of a stacked one ``[n,
+      ...]``.
+
+    Raises:
+      ValueError: if a leaf takes part in no step, or in several.
+    """
+    traced = trace(network, params, *inputs)
+    places = _places(traced, leaves)
+    entered = {path[:end] for path in places for end in range(1, len(path))}
+
+    def step(
+        numbers: dict[Path, jax.Array], more: Any, equation: Any, args: list[Any], path: Path
+    ) -> list[Any]:
+        if path in places:
+            result, numbers[path] = measure(equation, args, places[path], *more)
+            return [result]
+        if path not in entered:
+            return evaluate(equation, args)
+        if equation.primitive.name == "scan":
+            return scan(numbers, more, equation, args, path)
+        jaxpr, consts, args = enter(equation, args)
+        return walk(jaxpr, consts, args, path, functools.partial(step, numbers, more))
+
+    def scan(
+        numbers: dict[Path, jax.Array], more: Any, equation: Any, args: list[Any], path: Path
+    ) -> list[Any]:
+        options = equation.params
+        start, end = options["num_consts"], options["num_consts"] + options["num_carry"]
+        body = options["jaxpr"]
+
+        def turn(carry: Any, slices: Any) -> Any:
+            inside: dict[Path, jax.Array] = {}
+            given = [*args[:start], *carry, *slices]
+            rule = functools.partial(step, inside, more)
+            out = walk(body.jaxpr, body.consts, given, path, rule)
+            return out[: end - start], (out[end - start :], inside)
+
+        carry, (stacked, inside) = jax.lax.scan(
+            turn, args[start:end], args[end:], options["length"],
+            reverse=options["reverse"], unroll=options["unroll"],
+        )  # fmt: skip
+        numbers.update(inside)
+        return [*carry, *stacked]
+
+    @jax.jit
+    def run(params: Any, inputs: Any, *more: Any) -> dict[str, jax.Array]:
+        arrays = jax.tree.leaves(params)
+        given = [*(arrays[at] for at in traced.positions), *jax.tree.leaves(inputs)]
+        numbers: dict[Path, jax.Array] = {}
+        rule = functools.partial(step, numbers, more)
+        walk(traced.program.jaxpr, traced.program.consts, given, (), rule)
+        of_leaf: dict[int, list[tuple[Place, jax.Array]]] = {}
+        for path, place in places.items():
+            of_leaf.setdefault(place.leaf, []).append((place, numbers[path]))
+        return {
+            traced.paths[leaf]: _joined(traced.paths[leaf], traced.shapes[leaf], some)
+            for leaf, some in of_leaf.items()
+        }
+
+    return run
+
+
+def _places(traced: Trace, leaves: Collection[str]) -> dict[Path, Place]:
+    """The steps that leaves take part in, by path."""
+    flow = Flow(traced)
+    paths: dict[int, Path] = {}  # of each node the equation, no call, that gives it
+    for path, (equation, _, results) in traced.graph.equations.items():
+        for result in results if equation.primitive.name not in ENTERED else ():
+            if isinstance(result, int):
+                paths.setdefault(result, _whole(traced, path, result))
+    places: dict[Path, Place] = {}
+    for node in flow.nodes:
+        if node.name not in (*LINEAR, "add") or len(node.preds) != 1:
+            continue
+        for operand, use in node.uses:
+            view = max(use.views, key=lambda view: view.size, default=None)
+            if view is not None and traced.paths[view.leaf] in leaves:
+                places[paths[node.id]] = Place(view.leaf, view, operand, node.loops)
+    idle = set(leaves) - {traced.paths[place.leaf] for place in places.values()}
+    if idle:
+        raise ValueError(f"leaf {min(idle)!r} meets the data in no layer or sum; expected one.")
+    return places
+
+
+def _whole(traced: Trace, path: Path, node: int) -> Path:
+    """The call around a step that stays whole, as a choice by platform, or the step itself."""
+    for end in range(1, len(path)):
+        equation, _, results = traced.graph.equations[path[:end]]
+        if equation.primitive.name not in ENTERED:
+            at = results[0]
+            while isinstance(at, int) and at != node and traced.graph.nodes[at].name in MOVES:
+                at = traced.graph.nodes[at].preds[0]
+            return path[:end] if at == node else ()
+    return path
+
+
+def _joined(
+    path: str, shape: tuple[int, ...], some: Sequence[tuple[Place, jax.Array]]
+) -> jax.Array:
+    """What sets a leaf, of its parts at several steps."""
+    is_whole = all(place.is_cut_by_all_loops for place, _ in some)
+    place, number = some[0]
+    loops = len(place.loops)
+    if is_whole and len(some) == 1 and number.shape[:loops] == shape[:loops]:
+        return number
+    in_order = sorted(some, key=lambda each: each[0].view.start)
+    rows = [number.reshape(-1, *number.shape[len(place.loops) :]) for place, number in in_order]
+    number = jnp.concatenate(rows)
+    starts = {place.view.start for place, _ in some}
+    if not is_whole or len(number) != shape[0] or len(starts) < len(some):
+        raise ValueError(
+            f"leaf {path!r} takes part in several steps; expected one, whose output it is set by."
+        )
+    return number
+
+
+__all__ = ["Measure", "Place", "measured_pass"]

@@ -1,0 +1,405 @@
+"""Schemes for Transformers: T-Fixup, DeepNorm, Admin, DyT and Derf.
+
+A branch of four layers is an attention, in the order query, key, value, out; one of two is a
+feed-forward branch, of which a stack of ``N`` layers has ``N``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import jax
+import numpy as np
+
+from nf_resnets import roles
+from nf_resnets.init import needs
+from nf_resnets.init.from_network import takes_network
+from nf_resnets.init.standard import standard, xavier
+from nf_resnets.init.tree import cast_like, check_positive, scaled
+from nf_resnets.roles import Leaf, Role, RoleMap, Rules
+from nf_resnets.schemes import Anatomy, Need, Scheme
+
+DECODER = r"(?:^|/)decoder"
+"""Where the paths of the decoder's branches and embeddings are, by default."""
+
+_SCALED = {4: (3, 4), 2: (1, 2)}  # the layers that depth scales, by how many a branch has
+
+
+def _stacks(title: str, role_map: RoleMap, decoder: str) -> dict[bool, int]:
+    """``N`` of the encoder (``False``) and of the decoder (``True``), where they are.
+
+    Raises:
+      ValueError: if there is no branch, one that is neither attention nor feed-forward, or a stack
+        without a feed-forward branch.
+    """
+    if not role_map.branches:
+        raise ValueError("no residual branch found in params; expected rules.branch to name them.")
+    for branch in role_map.branches:
+        if branch.m not in _SCALED:
+            raise ValueError(
+                f"residual branch {branch.name!r} has m = {branch.m} layers; {title} knows "
+                "attention with 4 (query, key, value, out) and feed-forward with 2."
+            )
+    first: dict[tuple[int, ...], Leaf] = {}
+    for leaf in sorted(role_map.leaves, key=lambda leaf: leaf.layer):
+        if leaf.role is not Role.BRANCH or not leaf.weight or leaf.m != 2:
+            continue
+        before = first.setdefault(leaf.branches, leaf)
+        given, taken = roles.fans(before)[1], roles.fans(leaf)[0]
+        if before is not leaf and given != taken:
+            raise ValueError(
+                f"leaf {before.path!r} gives {given} channels and {leaf.path!r}, the second layer "
+                f"of its branch, takes {taken}; {title}, which scales value and not query and key, "
+                "expected a feed-forward branch, or attention with 4 weights."
+            )
+    layers: dict[bool, int] = {}
+    for branch in role_map.branches:
+        side = re.search(decoder, branch.name) is not None
+        layers[side] = layers.get(side, 0) + (branch.m == 2)
+    if decoder != DECODER and True not in layers:
+        raise ValueError(f"decoder={decoder!r} matches no residual branch.")
+    if not all(layers.values()):
+        raise ValueError("attention without feed-forward branches found in a stack.")
+    return layers
+
+
+def _is_value_path(leaf: Leaf) -> bool:
+    """Whether a leaf is a value, an out or a feed-forward matrix, and not a query or key."""
+    return leaf.role is Role.BRANCH and leaf.weight and leaf.layer in _SCALED[leaf.m]
+
+
+@takes_network()
+def t_fixup(
+    params: Any,
+    depth: int,
+    *,
+    decoder: str = DECODER,
+    key: jax.Array | None = None,
+    rules: Rules | RoleMap | None = None,
+) -> Any:
+    r"""Turns a Xavier initialisation of a Transformer into T-Fixup's, section 3.2 of its paper.
+
+    With ``N`` layers in the encoder, or in the decoder,
+
+    1. value, out and both feed-forward matrices of the encoder are multiplied by
+       ``0.67 N**(-1/4)``;
+    2. value, out (of self- and cross-attention) and both feed-forward matrices of the decoder by
+       ``(9 N)**(-1/4)``;
+    3. every embedding by ``(9 N)**(-1/4)``, one that encoder and decoder share by the encoder's.
+
+    The paper's network has both. Of a network with one stack of layers, this library's extension
+    takes the rule of that side: 1 and 3 where no path is a decoder's (a ViT), 2 and 3 where all
+    are (a GPT, without cross-attention: say ``decoder=""``). Learnt positions that ``embedding=``
+    names are scaled too; the paper's are constants, so name learnt ones in ``keep=``.
+
+    Query, key and the head keep their Xavier initialisation, embeddings start from ``N(0, 1 / D)``.
+    The network has neither LayerNorm nor Fixup's scalars, and Adam needs no warm-up. (In the
+    authors' code the value matrix is Xavier too, query and key are smaller by ``sqrt(2)``, and the
+    head is ``N(0, 1 / D)`` or the target's embedding.)
+
+    Without ``key`` the weights given are rescaled, and calling it twice rescales twice: no tree can
+    be told from a scaled one. With ``key`` they are drawn first, and the call may be repeated.
+
+    Args:
+      params: a parameter tree of a Transformer, stacked or not. It is not changed.
+      depth: ``L``, the number of residual branches (6 + 6 layers: 30), checked against the tree.
+      decoder: a regular expression, found in the paths of the decoder's branches and embeddings.
+      key: a JAX PRNG key to draw the weights afresh.
+      rules: the roles of the leaves; by default those of this library's models. ``order`` says
+        which layers of attention are query, key, value and out.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network; shapes are enough.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if ``depth`` is not the number of residual branches, a branch contains a norm, has
+        neither 2 nor 4 layers, or two of which the second does not take what the first gives (as
+        where query, key and value are one weight), or ``decoder`` matches nothing.
+
+    Source: Huang, Perez, Ba, Volkovs, *Improving Transformer Optimization Through Better
+    Initialization*, ICML 2020.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> attention = {name: jnp.ones((8, 8)) for name in ("q", "k", "v", "o")}
+      >>> mlp = {"w1": jnp.ones((8, 16)), "w2": jnp.ones((16, 8))}
+      >>> tree = {"encoder": {"self": attention, "mlp": mlp},
+      ...         "decoder": {"self": attention, "cross": attention, "mlp": mlp}}
+      >>> rules = Rules(branch=r"(\w+)/(\w+)/(\w+)$", order=("encoder", "q", "k", "v", "o"))
+      >>> rescaled = t_fixup(tree, depth=5, rules=rules)
+      >>> [round(float(rescaled["encoder"]["self"][name].max()), 3) for name in "qkvo"]
+      [1.0, 1.0, 0.67, 0.67]
+      >>> [round(float(rescaled["decoder"]["cross"][name].max()), 3) for name in "qkvo"]
+      [1.0, 1.0, 0.577, 0.577]
+    """
+    role_map = roles.assign(params, rules)
+    role_map.check_depth(depth)
+    layers = _stacks(T_FIXUP.title, role_map, decoder)
+    needs.check_parts(T_FIXUP, role_map)
+    if key is not None:
+        params = xavier(params, key, rules=role_map)
+
+    def rescale(leaf: Leaf, value: Any) -> Any:
+        side = re.search(decoder, leaf.path) is not None
+        if leaf.role is Role.EMBEDDING:
+            return scaled(value, (9 * layers.get(side, max(layers.values()))) ** -0.25)
+        if _is_value_path(leaf):
+            number = layers[side]
+            return scaled(value, (9 * number) ** -0.25 if side else 0.67 * number**-0.25)
+        return value
+
+    return role_map.map(rescale, params)
+
+
+@takes_network()
+def deepnorm(
+    params: Any,
+    depth: int,
+    *,
+    decoder: str = DECODER,
+    key: jax.Array | None = None,
+    rules: Rules | RoleMap | None = None,
+) -> Any:
+    r"""Divides value, out and feed-forward matrices by ``beta``, figure 2 of the paper.
+
+    They belong to ``x_k = LN(alpha x_{k-1} + F_k(x_{k-1}))``. With ``N`` layers in the encoder and
+    ``M`` in the decoder (:func:`alpha_beta`),
+
+    1. in one stack alone ``alpha = (2 N)**(1/4)``, ``beta = (8 N)**(1/4)``;
+    2. in an encoder with a decoder ``alpha = 0.81 (N**4 M)**(1/16)``, ``beta = (N**4 M)**(1/16) /
+       1.15``;
+    3. in a decoder with an encoder ``alpha = (3 M)**(1/4)``, ``beta = (12 M)**(1/4)``.
+
+    Query, key, embeddings and head keep their Xavier initialisation. The forward pass must have
+    ``alpha``: ``schemes.get("deepnorm").constants(depth, transitions).identity``, with True where
+    the decoder begins; this library's Transformer has it. Without ``key`` the weights given are
+    divided, and calling it twice divides twice. Arguments as in :func:`nf_resnets.init.t_fixup`; a
+    tree without norms is refused.
+
+    Source: Wang, Ma, Dong, Huang, Zhang, Wei, *DeepNet: Scaling Transformers to 1,000 Layers*,
+    2022; torchscale, ``architecture/encoder.py`` and ``decoder.py``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> layer = {"q": jnp.ones((8, 8)), "k": jnp.ones((8, 8)), "v": jnp.ones((8, 8)),
+      ...          "o": jnp.ones((8, 8)), "ln": jnp.ones(8)}
+      >>> mlp = {"w1": jnp.ones((8, 16)), "w2": jnp.ones((16, 8))}
+      >>> rules = Rules(branch=r"(\w+)/(q|k|v|o|w\d)$", order=("q", "k", "v", "o"), norm="ln")
+      >>> rescaled = deepnorm({"attention": layer, "mlp": mlp}, depth=2, rules=rules)
+      >>> [round(float(rescaled["attention"][name].max()), 3) for name in "qkvo"]  # 8**-0.25
+      [1.0, 1.0, 0.595, 0.595]
+    """
+    role_map = roles.assign(params, rules)
+    role_map.check_depth(depth)
+    layers = _stacks(DEEPNORM.title, role_map, decoder)
+    needs.check_parts(DEEPNORM, role_map)
+    constants = alpha_beta(*(layers.get(side, 0) for side in (False, True)))
+    if key is not None:
+        params = xavier(params, key, rules=role_map)
+
+    def rescale(leaf: Leaf, value: Any) -> Any:
+        _, beta = constants[re.search(decoder, leaf.path) is not None]
+        return scaled(value, 1 / beta) if _is_value_path(leaf) else value
+
+    return role_map.map(rescale, params)
+
+
+def alpha_beta(encoder: float, decoder: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    r"""``(alpha, beta)`` of the encoder and of the decoder, figure 2 of the paper.
+
+    In a stack of ``n`` branches by itself, and in a decoder of ``n = 3 M`` beside an encoder, a
+    step of gradient descent moves the output by at most a multiple of ``sum_k (v_k**2 + w_k**2) /
+    alpha**2``, with ``v = w = 1 / beta`` the sizes of a branch's two matrices; the constants make
+    it 1 at every depth. That of an encoder is multiplied by ``M v w / alpha`` of the decoder.
+
+    Args:
+      encoder: layers of the encoder, 0 if there is none.
+      decoder: layers of the decoder, 0 if there is none.
+
+    Example:
+      >>> (alpha, beta), _ = alpha_beta(100, 0)
+      >>> round(200 * (2 / beta**2) / alpha**2, 6)
+      1.0
+    """
+    if not (encoder and decoder):
+        layers = encoder or decoder
+        alone = (2 * layers) ** 0.25, (8 * layers) ** 0.25
+        return alone, alone
+    both = (encoder**4 * decoder) ** (1 / 16)
+    return (0.81 * both, both / 1.15), ((3 * decoder) ** 0.25, (12 * decoder) ** 0.25)
+
+
+def _alpha(transitions: tuple[bool, ...]) -> np.ndarray:
+    in_decoder = np.logical_or.accumulate(np.asarray(transitions, bool))
+    branches = int(sum(~in_decoder)), int(sum(in_decoder))
+    (encoder, _), (decoder, _) = alpha_beta(branches[0] / 2, branches[1] / 3)
+    return np.where(in_decoder, decoder, encoder)
+
+
+@takes_network()
+def admin(
+    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
+) -> Any:
+    r"""Leaves a Transformer as it is, or, with ``key``, draws it from Xavier.
+
+    As :func:`nf_resnets.init.standard`; Admin is in the forward pass, ``x_k = LN(omega x_{k-1} +
+    F_k(x_{k-1}))``, whose constants (:func:`omega`) this library's Transformer has. For another one
+    they are ``schemes.get("admin").constants(depth, transitions).identity``, with True where the
+    decoder begins. A tree without norms is refused.
+
+    Source: Liu, Liu, Gao, Chen, Han, *Understanding the Difficulty of Training Transformers*, EMNLP
+    2020; admin_torch, ``admin.py``.
+
+    Example:
+      >>> from nf_resnets import schemes
+      >>> schemes.get("admin").constants(4, (False,) * 4).identity.round(3).tolist()
+      [1.451, 1.451, 1.451, 1.451]
+    """
+    role_map = roles.assign(params, rules)
+    needs.check_parts(ADMIN, role_map)
+    return standard(params, depth, key=key, rules=role_map)
+
+
+def omega(branches: int) -> float:
+    r"""``sqrt((n + 1) / ln(n + 1) - 1)``, by which a stack of ``n`` branches enlarges its skips.
+
+    In ``x_k = LN(omega x_{k-1} + F_k(x_{k-1}))`` a branch of variance 1 has the share ``1 / (1 +
+    omega**2) = ln(n + 1) / (n + 1)`` of its sum, so that the shares of all come to about ``ln n``,
+    where ``omega = 1`` gives ``n / 2``.
+
+    Args:
+      branches: ``n``: ``2 N`` of an encoder, ``3 M`` of a decoder.
+
+    Source: admin_torch, ``admin.py``; in the paper it is made of variances measured on a batch.
+
+    Example:
+      >>> round(omega(12), 3)
+      2.017
+    """
+    return math.sqrt((branches + 1) / math.log(branches + 1) - 1) if branches else 1.0
+
+
+def _omega(transitions: tuple[bool, ...]) -> np.ndarray:
+    in_decoder = np.logical_or.accumulate(np.asarray(transitions, bool))
+    return np.where(in_decoder, omega(int(sum(in_decoder))), omega(int(sum(~in_decoder))))
+
+
+@takes_network()
+def dyt(
+    params: Any,
+    depth: int,
+    *,
+    alpha: float = 0.5,
+    attention: float | None = None,
+    alphas: str = r"/norm/input_scale$",
+    key: jax.Array | None = None,
+    rules: Rules | RoleMap | None = None,
+) -> Any:
+    r"""Sets the input scales of DyT, ``gamma tanh(alpha x) + beta``, or Derf: section 4.
+
+    All other leaves stay as they are (``gamma`` is 1 and ``beta`` 0 as a model's ``init`` has
+    them), or, with ``key``, weights are drawn as by :func:`nf_resnets.init.standard`. Language
+    models are said to want a larger ``alpha`` before attention than elsewhere, and smaller ones the
+    wider they are.
+
+    Args:
+      params: a parameter tree with such functions in the place of norms. It is not changed.
+      depth: ``L``, the number of residual branches, checked against the tree.
+      alpha: what every input scale starts from.
+      attention: what those start from whose path has "attention" or "attn" in it; by default
+        ``alpha``.
+      alphas: a regular expression that finds the paths of the input scales.
+      key: a JAX PRNG key to draw the weights afresh.
+      rules: the roles of the leaves; by default those of this library's models.
+      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
+      inputs: of the network; shapes are enough.
+
+    Returns:
+      A tree of the same structure, dtypes and shardings.
+
+    Raises:
+      ValueError: if ``depth`` is not the number of residual branches, ``alpha`` or ``attention`` is
+        not above 0, or ``alphas`` finds nothing.
+
+    Source: Zhu, Chen, He, LeCun, Liu, *Transformers without Normalization*, CVPR 2025; Chen, Lu,
+    Zhu, Sun, Liu, *Stronger Normalization-Free Transformers*, 2025.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> mlp = {"w1": jnp.ones((8, 16)), "w2": jnp.ones((16, 8)), "dyt": {"alpha": jnp.ones(1)}}
+      >>> rules = Rules(branch=r"(\w+)/(w\d)$", norm=r"/dyt/")
+      >>> dyt({"mlp": mlp}, 1, alphas=r"/dyt/alpha", rules=rules)["mlp"]["dyt"]["alpha"].tolist()
+      [0.5]
+    """
+    attention = alpha if attention is None else attention
+    check_positive(alpha=alpha, attention=attention)
+    role_map = roles.assign(params, rules)
+    params = standard(params, depth, key=key, rules=role_map)
+    if not any(re.search(alphas, leaf.path) for leaf in role_map.leaves):
+        raise ValueError(
+            f"no input scale of DyT found by alphas={alphas!r}; expected one in the place of every "
+            "norm."
+        )
+
+    def fill(leaf: Leaf, value: Any) -> Any:
+        if not re.search(alphas, leaf.path):
+            return value
+        return cast_like(value, attention if re.search("attention|attn", leaf.path) else alpha)
+
+    return role_map.map(fill, params)
+
+
+T_FIXUP = Scheme(
+    name="t_fixup",
+    title="T-Fixup",
+    init=t_fixup,
+    anatomy=Anatomy(conv_biases=True),
+    reference="Huang, Perez, Ba, Volkovs: Improving Transformer Optimization Through Better "
+    "Initialization, ICML 2020, section 3.2",
+    fits=frozenset({"transformer"}),
+    norm_free=True,
+)
+DEEPNORM = Scheme(
+    name="deepnorm",
+    title="DeepNorm",
+    init=deepnorm,
+    anatomy=Anatomy(conv_biases=True, norm="layer", norm_place="post", identity=_alpha),
+    reference="Wang et al.: DeepNet: Scaling Transformers to 1,000 Layers, 2022, figure 2",
+    fits=frozenset({"transformer"}),
+    needs=(Need("norm", "fails", "every sum enlarges the skip path by alpha, above 1"),),
+)
+ADMIN = Scheme(
+    name="admin",
+    title="Admin",
+    init=admin,
+    anatomy=Anatomy(conv_biases=True, norm="layer", norm_place="post", identity=_omega),
+    reference="Liu et al.: Understanding the Difficulty of Training Transformers, EMNLP 2020; "
+    "constants of admin_torch",
+    fits=frozenset({"transformer"}),
+    needs=(Need("norm", "fails", "every sum enlarges the skip path by omega, above 1"),),
+)
+DYT = Scheme(
+    name="dyt",
+    title="DyT",
+    init=dyt,
+    anatomy=Anatomy(conv_biases=True, norm="dyt", norm_place="pre"),
+    reference="Zhu, Chen, He, LeCun, Liu: Transformers without Normalization, CVPR 2025, section 4",
+    fits=frozenset({"transformer"}),
+)
+DERF = dataclasses.replace(
+    DYT,
+    name="derf",
+    title="Derf",
+    anatomy=dataclasses.replace(DYT.anatomy, norm="derf"),
+    reference="Chen, Lu, Zhu, Sun, Liu: Stronger Normalization-Free Transformers, 2025",
+)
+
+__all__ = [
+    "ADMIN", "DECODER", "DEEPNORM", "DERF", "DYT", "T_FIXUP", "admin", "alpha_beta", "deepnorm",
+    "dyt", "omega", "t_fixup",
+]  # fmt: skip
