@@ -10,13 +10,13 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from nf_resnets import optim, schemes
+from nf_resnets import optim, roles, schemes
 from nf_resnets.init import Rules
 from tests.models.trees import quick_jit
 
 N = 3  # blocks
-_REST = {"head": "^head", "embedding": "^embed", "multiplier": "alpha$", "norm": "norm/",
-         "optional": ("embedding",)}  # fmt: skip
+_REST = {"head": "^head", "multiplier": "alpha$", "norm": "norm/"}
+_REST["embedding"] = roles.OUR_RULES.embedding  # which may match nothing
 RULES = {
     "stacked": Rules(branch=r"(blocks)/conv_(\d)/kernel", stacked="^blocks/", **_REST),
     "unstacked": Rules(branch=r"block_(\d+)/conv_(\d)/kernel", **_REST),
