@@ -58,7 +58,7 @@ from .experiment import Experiment, Results, Row
 from .grid import Point, grid
 from .main import run
 from .table import finished, grouped, spread_cell, text_table
-from .untrained import initial, normalized, quick_jit
+from .untrained import forward, initial, normalized, quick_jit
 
 RESCALENET = schemes.get("rescalenet")
 AT_ZERO = dataclasses.replace(RESCALENET, name="rescalenet_biases_at_0", calibrate=None)
@@ -126,7 +126,7 @@ def make_look(model: Any, dataset: data.Dataset, size: int) -> Callable[[Any], d
     test = normalized(dataset, dataset.test.images[:360], size)
     train = normalized(dataset, dataset.train.images[:128], size)
     labels = jnp.asarray(dataset.train.labels[:128])
-    observed = analysis.observe(model)
+    network = forward(model)
 
     def readout(params: Any) -> jax.Array:
         logits = model.apply({"params": params}, test)
@@ -138,8 +138,7 @@ def make_look(model: Any, dataset: data.Dataset, size: int) -> Callable[[Any], d
 
     @quick_jit
     def found(params: Any) -> Any:
-        _, taps = observed(params, test)
-        last = analysis.signal_of(taps).sum.variance[-1]
+        last = analysis.signal(network, params, test).sum.variance[-1]
         return jax.grad(readout)(params), last, optax.global_norm(jax.grad(loss)(params))
 
     def look(params: Any) -> dict[str, float]:

@@ -61,7 +61,7 @@ from .experiment import Experiment, Results, Row
 from .grid import grid
 from .main import run
 from .table import text_table
-from .untrained import normalized
+from .untrained import forward, normalized
 
 RESCALENET = schemes.get("rescalenet")
 SCHEMES = tuple(
@@ -120,8 +120,8 @@ def blocks_of(params: Any) -> list[dict[str, float]]:
 @functools.cache
 def last_variances(model: Any) -> Callable[[Any, jax.Array], jax.Array]:
     """``of(params, images)``: `Var` of every block's sum."""
-    observed = analysis.observe(model)
-    return jax.jit(lambda params, images: analysis.signal(observed, params, images).sum.variance)
+    network = forward(model)
+    return jax.jit(lambda params, images: analysis.signal(network, params, images).sum.variance)
 
 
 def probe(task: Any, program: Any, plan: Any, state: Any, step: int) -> dict[str, Any]:

@@ -30,14 +30,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from nf_resnets import analysis, data, models, schemes
+from nf_resnets import analysis, data, models, roles, schemes
 from nf_resnets.plotting.signal import Quantity, signal_figure
 
 from .experiment import Experiment, Results, Row
 from .grid import DATASETS, Point, grid
 from .main import run
 from .table import text_table
-from .untrained import digits, initial, normalized, quick_jit
+from .untrained import digits, forward, initial, normalized, quick_jit
 
 SCHEME = schemes.get("rescalenet")
 LAPTOP = {
@@ -61,23 +61,24 @@ def measure(point: Point, data_dir: str | None) -> list[Row]:
         point["depth"], SCHEME, num_classes=10, stem_channels=point["stem_channels"]
     )
     start = quick_jit(lambda key: initial(model, key, images)[0])(jax.random.key(point["seed"]))
-    params = SCHEME.calibrate(
-        start, network=lambda params, x: model.apply({"params": params}, x), inputs=(images,)
-    )
-    _, taps = quick_jit(analysis.observe(model))(params, images)
-    signal = jax.tree.map(np.asarray, analysis.signal_of(taps))
-    eta = np.asarray(analysis.eta(taps))
-    form = analysis.predicted(params, SCHEME, taps, family="post_activation")
+    network = forward(model)
+    params = SCHEME.calibrate(start, network=network, inputs=(images,))
+    _, blocks = quick_jit(lambda at: analysis.observe(network, at, images))(params)
+    signal = jax.tree.map(np.asarray, analysis.signal_of(blocks))
+    eta = np.asarray(analysis.eta(blocks))
+    form = analysis.predicted(params, SCHEME, blocks, family="post_activation")
     sizes = (signal.sum.variance, signal.sum.second, signal.share, eta, form.sum)
     return [
         {
             "seed": point["seed"],
             "k": at + 1,
-            "name": block["name"],
-            "transition": block["input"].shape != block["sum"].shape,
+            "name": branch.name,
+            "transition": block.input.shape != block.sum.shape,
             **{name: digits(of[at]) for name, of in zip(MEASURED, sizes, strict=True)},
         }
-        for at, block in enumerate(analysis.branches(taps))
+        for at, (branch, block) in enumerate(
+            zip(roles.assign(params).branches, blocks, strict=True)
+        )
     ]
 
 

@@ -20,24 +20,22 @@ and wide, `--scale smoke` takes seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import analysis, schemes
-from nf_resnets.analysis.head import random_head
 from nf_resnets.plotting.theory import Curves, theory_figure
 
 from .experiment import Experiment, Results, Row
 from .grid import Point, grid
 from .main import run
 from .table import grouped, text_table
-from .untrained import OneStage, digits, initial, quick_jit, random_signs
+from .untrained import OneStage, digits, forward, initial, quick_jit, random_signs
 
 LAPTOP = {"depth": 64, "width": 16, "side": 8, "batch_size": 32, "draws": 8}
 SCHEMES = (
@@ -54,26 +52,21 @@ FIRST = 4  # block of the fit
 
 
 def ratios(
-    observed: analysis.ObservedFn, params: Any, images: jax.Array, identity: Any, key: jax.Array
+    network: Callable[..., jax.Array], params: Any, images: jax.Array, identity: Any, key: jax.Array
 ) -> jax.Array:
     """The gradient through each branch relative to that through its skip, float32 ``[L]``.
 
     The shortcuts are the identity, times ``identity``; the key draws the logits' direction.
     """
-    _, taps = observed(params, images)
-    flat = flax.traverse_util.flatten_dict(taps)
-    nothing = flax.traverse_util.unflatten_dict(
-        {path: jnp.zeros_like(tap) for path, tap in flat.items() if path[-1] in ("input", "sum")}
-    )
 
-    def along(perturbations: Any) -> jax.Array:
-        logits, _ = observed(params, images, perturbations)
+    def along(logits: jax.Array) -> jax.Array:
         return (jax.random.normal(key, logits.shape) * logits).sum()
 
+    _, _, gradients = analysis.slopes(along, network, params, images)
     ratio_of_blocks = []
-    for block, factor in zip(analysis.branches(jax.grad(along)(nothing)), identity, strict=True):
-        skip = factor * block["sum"]
-        branch = block["input"] - skip
+    for gradient, factor in zip(gradients, identity, strict=True):
+        skip = factor * gradient.sum
+        branch = gradient.input - skip
         ratio_of_blocks.append(jnp.sqrt(jnp.square(branch).mean() / jnp.square(skip).mean()))
     return jnp.stack(ratio_of_blocks)
 
@@ -88,9 +81,9 @@ def draw_ratios(point: Point) -> np.ndarray:
 
     def one(key: jax.Array) -> jax.Array:
         params, variables = initial(model, key, images)
-        params = random_head(params, jax.random.fold_in(key, 2))
-        observed = analysis.observe(model, batch_stats=variables.get("batch_stats"))
-        return ratios(observed, params, images, identity, jax.random.fold_in(key, 3))
+        params = analysis.random_head(params, jax.random.fold_in(key, 2))
+        network = forward(model, variables)
+        return ratios(network, params, images, identity, jax.random.fold_in(key, 3))
 
     keys = jax.random.split(jax.random.key(0), point["draws"])
     return np.asarray(quick_jit(lambda keys: jax.lax.map(one, keys))(keys))

@@ -29,15 +29,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import analysis, init, models
-from nf_resnets.analysis.bounds import Bound, block_bounds, parameter_bounds
-from nf_resnets.analysis.head import random_head
+from nf_resnets.analysis import Bound
 from nf_resnets.plotting.theory import Curves, theory_figure
 
 from .experiment import Experiment, Results, Row
 from .grid import Point, grid
 from .main import run
 from .table import grouped, text_table
-from .untrained import digits, digits_batch, quick_jit
+from .untrained import digits, digits_batch, forward, quick_jit
 
 TITLES = {"he": "He", "xavier": "Xavier", "lsuv": "LSUV", "fixup": "Fixup, random head"}
 LAPTOP = {"stem_channels": 8, "batch_size": 32, "draws": 4}
@@ -67,12 +66,11 @@ def make_network(depth: int, batch_size: int, stem_channels: int) -> Network:
     """The network of one depth on a batch of the digits."""
     images, labels = digits_batch(batch_size)
     model = models.WideResNet(depth=depth, scheme="fixup", stem_channels=stem_channels)
-    observed = analysis.observe(model)
+    network = forward(model)
 
     def bounds(params: Any) -> tuple[Bound, dict[str, Bound]]:
-        of_blocks = block_bounds(observed, params, images, labels)
-        of_sets = parameter_bounds(lambda p, x: observed(p, x)[0], params, images, labels)
-        return of_blocks, of_sets
+        of_blocks = analysis.block_bounds(network, params, images, labels)
+        return of_blocks, analysis.parameter_bounds(network, params, images, labels)
 
     shapes = jax.eval_shape(model.init, jax.random.key(0), images[:1])["params"]
     return Network(model, images, shapes, quick_jit(bounds))
@@ -88,7 +86,7 @@ def draw(name: str, network: Network, keys: jax.Array) -> Iterator[Any]:
     compiled = {
         "he": lambda key: init.he(standard, key),
         "xavier": lambda key: init.xavier(standard, key),
-        "fixup": lambda key: random_head(
+        "fixup": lambda key: analysis.random_head(
             init.fixup(standard, L, key=key), jax.random.fold_in(key, 1)
         ),
     }

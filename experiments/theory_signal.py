@@ -33,7 +33,7 @@ from .experiment import Experiment, Results, Row
 from .grid import Point, grid
 from .main import run
 from .table import text_table
-from .untrained import OneStage, digits, initial, quick_jit, random_signs
+from .untrained import OneStage, digits, forward, initial, quick_jit, random_signs
 
 FAMILIES = {"pre_activation": "pre-activation", "post_activation": "ReLU after the sum"}
 SCHEMES = (
@@ -64,15 +64,14 @@ def measure(point: Point, _: str | None) -> list[Row]:
     @quick_jit
     def one(key: jax.Array) -> tuple[Any, Any, analysis.Signal]:
         params, variables = initial(model, key, images)
-        observed = analysis.observe(model, batch_stats=variables.get("batch_stats"))
-        _, taps = observed(params, images)
-        return params, taps, analysis.signal_of(taps)
+        _, activations = analysis.observe(forward(model, variables), params, images)
+        return params, activations, analysis.signal_of(activations)
 
     moments = []
     for key in jax.random.split(jax.random.key(0), point["draws"]):
-        params, taps, signal = one(key)
+        params, activations, signal = one(key)
         # The biases are 0 here, RescaleNet's too, which are set from data otherwise.
-        form = analysis.predicted(params, scheme, taps, family=family, centered=False)
+        form = analysis.predicted(params, scheme, activations, family=family, centered=False)
         forms = np.full((3, point["depth"]), np.nan)
         if form is not None:
             forms = np.stack([form.sum, form.share, without_relu(form, scheme)])

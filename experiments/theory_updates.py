@@ -33,11 +33,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets import models, roles, schemes
-from nf_resnets.analysis import scalar_branch
-from nf_resnets.analysis.head import random_head
-from nf_resnets.analysis.update_terms import draw_network, update_terms
-from nf_resnets.analysis.updates import update_size
+from nf_resnets import models, random, roles, schemes
+from nf_resnets.analysis import random_head, update_size
 from nf_resnets.plotting.theory import Curves, ExponentMap, theory_figure
 from nf_resnets.roles import Role
 
@@ -122,28 +119,55 @@ def sizes(point: Point, variant: str, depth: int, rates: Sequence[float] = ()) -
 
 
 def traces(point: Point, scaling: str, L: int) -> float:
-    """Theorem 3's traces summed over the layers of all branches, the mean over draws."""
+    """Theorem 3's traces summed over the layers of all branches, the mean over draws.
+
+    The network is ``x_l = x_{l-1} + ReLU(W_l^(2) ReLU(W_l^(1) x_{l-1}))``, ``f = W_L x_{L-1}``. A
+    layer's matrix of equation 12 is ``(df/dvec W) (df/dvec W)^T``, whose trace is the sum of the
+    squares of ``df/dW``.
+    """
+    width, scales = point["trace_width"], TRACES[scaling](L)
 
     def one(key: jax.Array) -> jax.Array:
-        network = draw_network(
-            key, width=point["trace_width"], num_branches=L, num_classes=10,
-            layer_scales=TRACES[scaling](L),
-        )  # fmt: skip
-        x = jax.random.normal(jax.random.fold_in(key, 1), (point["trace_width"],))
-        terms = jax.tree.leaves(update_terms(network, x).branches)
+        keys = jax.random.split(key, (L + 1, 2))
+        branches = [
+            [
+                scale * (2 / width) ** 0.5 * random.normal(each, (width, width), "float32")
+                for each, scale in zip(of_branch, scales, strict=True)
+            ]
+            for of_branch in keys[:-1]
+        ]
+        head = width**-0.5 * random.normal(keys[-1, 0], (10, width), "float32")
+        x_0 = jax.random.normal(jax.random.fold_in(key, 1), (width,))
+
+        def logits(branches: Any) -> jax.Array:
+            x = x_0
+            for first, second in branches:
+                x = x + jax.nn.relu(second @ jax.nn.relu(first @ x))
+            return head @ x
+
+        squares = (jnp.square(of).sum() for of in jax.tree.leaves(jax.jacrev(logits)(branches)))
         # By the squared length of the input, to which all traces are in proportion.
-        return jnp.trace(jnp.stack(terms).sum(axis=0)) / (x @ x)
+        return sum(squares, jnp.zeros(())) / (x_0 @ x_0)
 
     keys = jax.random.split(jax.random.key(1), 4 * point["draws"])
     return float(quick_jit(lambda keys: jax.lax.map(one, keys).mean())(keys))
 
 
-def exponents(point: Point) -> list[Row]:
-    """Theorem 4's exponents on a grid."""
-    pairs = scalar_branch.grid(np.linspace(0, 1, point["map_steps"] + 1).tolist(), 2)
+def exponents(steps: int) -> list[Row]:
+    """Theorem 4: ``e`` in ``|Delta F| / eta ~ L**-e`` of ``F(x) = a_1 a_2 x``, ``a_i = L**-p_i``.
+
+    A step of gradient descent moves ``a_i`` by ``-eta`` times the other one (equation 16 at
+    ``x = dl/dF = 1``). The slope is that between two large ``L``; ``p_1`` and ``p_2`` are a grid.
+    """
+    values = np.linspace(0, 1, steps + 1)
+    p = np.stack(np.meshgrid(values, values, indexing="ij"), axis=-1).reshape(-1, 2)
+    a = np.array([1e5, 1e6]).reshape(2, 1, 1) ** -p
+    others = a[..., ::-1]
+    moves = -1e-9 * others
+    change = np.log(np.abs((moves * others).sum(axis=-1) + moves.prod(axis=-1)))
     return [
-        {"part": "map", "title": "", "x": digits(p), "y": digits(q), "value": digits(update)}
-        for (p, q), update in zip(pairs, scalar_branch.theorem_4(pairs).update, strict=True)
+        {"part": "map", "title": "", "x": digits(p_1), "y": digits(p_2), "value": digits(e)}
+        for (p_1, p_2), e in zip(p, (change[0] - change[1]) / np.log(10), strict=True)
     ]
 
 
@@ -151,7 +175,7 @@ def measure(point: Point, _: str | None) -> list[Row]:
     """The rows of one curve of a part."""
     part = point["part"]
     if part == "map":
-        return exponents(point)
+        return exponents(point["map_steps"])
     if part == "trace":
         title, x = point["scaling"], [point["branches"]]
         values = [traces(point, title, point["branches"])]

@@ -59,6 +59,17 @@ def initial(model: Any, key: jax.Array, images: jax.Array) -> tuple[Any, Any]:
     return scheme.init(params, model.num_branches, key=jax.random.fold_in(key, 1)), variables
 
 
+def forward(model: nn.Module, variables: Any = None) -> Callable[..., Any]:
+    """``network(params, *inputs)`` of a model; with variables BatchNorm uses the batch."""
+    rest = dict(variables or {})
+
+    def network(params: Any, *inputs: jax.Array) -> Any:
+        state = {"params": params, **rest}
+        return model.apply(state, *inputs, train=bool(rest), mutable=list(rest))[0]
+
+    return network
+
+
 class OneStage(nn.Module):
     """A stem, one stage of blocks of one width, and a head."""
 
@@ -98,5 +109,6 @@ class OneStage(nn.Module):
 
 
 __all__ = [
-    "OneStage", "digits", "digits_batch", "initial", "normalized", "quick_jit", "random_signs",
+    "OneStage", "digits", "digits_batch", "forward", "initial", "normalized", "quick_jit",
+    "random_signs",
 ]  # fmt: skip

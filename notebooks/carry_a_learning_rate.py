@@ -101,12 +101,11 @@ def shapes(depth):
 def network(factors, params, images):
     def block(x, own):
         kernels, factor = own
-        y = x + factor * jax.nn.relu(x @ kernels["linear_1"]) @ kernels["linear_2"]
-        return y, {"input": x, "sum": y}
+        return x + factor * jax.nn.relu(x @ kernels["linear_1"]) @ kernels["linear_2"], None
 
     x = images.reshape(len(images), -1) @ params["stem"]["kernel"]
-    x, taps = jax.lax.scan(block, x, (params["blocks"], factors))
-    return x @ params["head"]["kernel"], {"encoder": {"layers": taps}}
+    x, _ = jax.lax.scan(block, x, (params["blocks"], factors))
+    return x @ params["head"]["kernel"]
 
 
 # %% [markdown]
@@ -153,9 +152,9 @@ images, labels = jnp.asarray(digits.images[:64]) / 16.0, jnp.asarray(digits.labe
 found = {}
 for name in SCHEMES:
     for depth in DEPTHS:
-        observed, params = start(name, depth, seed=0)
+        net, params = start(name, depth, seed=0)
         check = functools.partial(
-            analysis.coordinates, observed, optimizer=optimizer(name, depth, 1e-4), steps=3
+            analysis.coordinates, net, optimizer=optimizer(name, depth, 1e-4), steps=3
         )
         found.setdefault(name, {})[depth] = jax.jit(check)(params, images, labels)
     exponent = analysis.growth(DEPTHS, [found[name][depth].change[-1, -2] for depth in DEPTHS])
@@ -181,7 +180,7 @@ def losses(name, depth):
     @jax.jit
     def train(rate_and_seed):
         rate, seed = rate_and_seed
-        observed, params = start(name, depth, seed)
+        net, params = start(name, depth, seed)
         rule = optimizer(name, depth, rate)
         order = jax.random.randint(jax.random.key(seed), (STEPS, 64), 0, len(digits.labels))
 
@@ -190,8 +189,7 @@ def losses(name, depth):
             x, y = jnp.asarray(digits.images)[chosen] / 16.0, jnp.asarray(digits.labels)[chosen]
 
             def loss_of(params):
-                logits, _ = observed(params, x)
-                return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+                return optax.softmax_cross_entropy_with_integer_labels(net(params, x), y).mean()
 
             loss, grads = jax.value_and_grad(loss_of)(params)
             updates, state = rule.update(grads, state, params)

@@ -59,6 +59,7 @@ if "google.colab" in sys.modules or "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
     assert used == platform, f"JAX uses the {used}, and there is a {platform}: begin a new session."
 
 # %%
+import functools
 import tempfile
 from pathlib import Path
 
@@ -83,7 +84,7 @@ labels = jnp.asarray(digits.train.labels[:BATCH])
 
 
 def drawn(scheme, layers):
-    """A wide residual network of one scheme, its parameters drawn, and BatchNorm's statistics."""
+    """The function of a wide residual network of one scheme, and its parameters, drawn."""
     model = models.WideResNet(depth=layers, scheme=scheme, stem_channels=CHANNELS)
 
     @jax.jit
@@ -92,9 +93,14 @@ def drawn(scheme, layers):
         params = schemes.get(scheme).init(
             variables["params"], model.num_branches, key=jax.random.fold_in(key, 1)
         )
-        return params, variables.get("batch_stats")
+        return params, {name: variables[name] for name in variables if name == "batch_stats"}
 
-    return model, *draw(jax.random.key(0))
+    params, rest = draw(jax.random.key(0))
+
+    def network(params, images):  # BatchNorm uses the batch
+        return model.apply({"params": params, **rest}, images, train=True, mutable=list(rest))[0]
+
+    return network, params
 
 
 # %% [markdown]
@@ -118,11 +124,12 @@ def drawn(scheme, layers):
 # %%
 rows = []
 for scheme in ("alpha_one", "alpha_rsqrt_depth", "batchnorm", "fixup"):
-    model, params, batch_stats = drawn(scheme, LAYERS)
-    _, taps = jax.jit(analysis.observe(model, batch_stats=batch_stats))(params, images)
-    measured = analysis.signal_of(taps)
-    form = analysis.predicted(params, scheme, taps, family="pre_activation")
-    per_stage = model.num_branches // 3
+    network, params = drawn(scheme, LAYERS)
+    observe = functools.partial(analysis.observe, network)
+    _, activations = jax.jit(observe)(params, images)
+    measured = analysis.signal_of(activations)
+    form = analysis.predicted(params, scheme, activations, family="pre_activation")
+    per_stage = len(activations) // 3
     rows += [
         {
             "title": schemes.get(scheme).title,
@@ -133,7 +140,7 @@ for scheme in ("alpha_one", "alpha_rsqrt_depth", "batchnorm", "fixup"):
             "share": float(measured.share[k]),
             "form_share": float(form.share[k]),
         }
-        for k in range(model.num_branches)
+        for k in range(len(activations))
     ]
 signal_figure(
     [("the signal", rows, Quantity("var", "Var of the sum", "form", scale="log2"))],
@@ -190,18 +197,13 @@ Image(FIGURES / "share.png", width=560)
 
 # %%
 def update_size(scheme, layers, *, with_rule_2=True):
-    model, params, batch_stats = drawn(scheme, layers)
+    network, params = drawn(scheme, layers)
     params = analysis.random_head(params, jax.random.key(2))
     if not with_rule_2:
         # Rule 2 divided the layers of a branch by the square root of L.
-        params = scaled_branches(params, model.num_branches**0.5)
-    rest = {} if batch_stats is None else {"batch_stats": batch_stats}
-
-    def logits(params, images):
-        variables = {"params": params, **rest}
-        return model.apply(variables, images, train=True, mutable=["batch_stats"])[0]
-
-    sizes = jax.jit(lambda params: analysis.update_size(logits, params, images, labels))(params)
+        params = scaled_branches(params, ((layers - 4) // 2) ** 0.5)  # of L branches
+    update = functools.partial(analysis.update_size, network)
+    sizes = jax.jit(update)(params, images, labels)
     return float(sizes.mean())
 
 

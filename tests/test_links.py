@@ -49,7 +49,7 @@ def checkpoint(folder):
 WRITERS = {
     "rows.csv": results, "rows-0-of-1.jsonl": row, "part": checkpoint, "1.npz": checkpoint,
     "lock": lambda folder: held(folder / "lock").__enter__(),
-    "settings.json.new": page, "blocks.csv": page, "page.svg": page,
+    "blocks.csv": page, "page.svg": page,
     "figure.png": figure, "figure.svg": figure,
     "test_0_is_0.png": lambda folder: _write_samples(folder, load("digits")),
     "run-key/events": tensorboard,

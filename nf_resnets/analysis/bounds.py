@@ -1,14 +1,14 @@
 """Lower bounds on gradients at initialisation: Theorems 1 and 2 of the Fixup paper.
 
 A ReLU network without normalisation whose biases are 0 is positively homogeneous in the input of
-each block and in certain sets of parameters. So the derivative of the loss in the direction of such
-a ``u`` itself is ``<dl/du, u> = l(z, y) - H(p)``, exactly (equation 6), and by Cauchy and Schwarz
-``||dl/du|| >= (l - H) / ||u||``: logits that blow up make gradients blow up.
+each block and in certain sets of parameters: ``f(x; a u) = a f(x; u)`` for every ``a > 0``. So the
+derivative of the loss in the direction of such a ``u`` itself is ``<dl/du, u> = l(z, y) - H(p)``,
+exactly (equation 6), and by Cauchy and Schwarz ``||dl/du|| >= (l - H) / ||u||``: logits that blow
+up make gradients blow up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,16 +16,10 @@ import jax.numpy as jnp
 import optax
 
 from nf_resnets import roles
-from nf_resnets.analysis.head import random_head
-from nf_resnets.analysis.homogeneous import (
-    HomogeneousSet,
-    homogeneous_sets,
-    refuse_inhomogeneous,
-)
-from nf_resnets.analysis.loss import check_labels, cross_entropies
-from nf_resnets.analysis.observe import LogitsFn, ObservedFn, branches, no_perturbations
-from nf_resnets.init.tree import float_leaves
-from nf_resnets.roles import Rules
+from nf_resnets.analysis.observe import Network, slopes
+from nf_resnets.init.tree import all_zero, float_leaves, is_concrete
+from nf_resnets.roles import Role, RoleMap, Rules
+from nf_resnets.roles.axes import is_bias
 
 
 class Bound(NamedTuple):
@@ -60,28 +54,25 @@ def excess_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
     Returns:
       float32 ``[B]``.
 
-    Raises:
-      ValueError: if there is not one label for each example, or one is no class.
-
     Example:
       >>> excess_loss(jnp.zeros((2, 10)), jnp.array([3, 7])).tolist()
       [0.0, 0.0]
     """
-    check_labels(logits, labels)
     z = logits.astype(jnp.float32)
-    y = jax.nn.one_hot(jnp.asarray(labels), z.shape[-1])
+    y = jax.nn.one_hot(labels, z.shape[-1])
     # The logits less their largest: sum(p - y) is 0, and large logits would lose digits.
     shifted = z - jax.lax.stop_gradient(z.max(axis=-1, keepdims=True))
     return ((jax.nn.softmax(z) - y) * shifted).sum(axis=-1)
 
 
 def block_bounds(
-    observed: ObservedFn,
+    network: Network,
     params: Any,
     images: jax.Array,
     labels: jax.Array,
     *,
-    rules: Rules | None = None,
+    rules: Rules | RoleMap | None = None,
+    **answers: Any,
 ) -> Bound:
     r"""Theorem 1 at the input of every residual block, for every example of a batch.
 
@@ -90,113 +81,137 @@ def block_bounds(
     no example sees another.
 
     Args:
-      observed: the network (see :func:`nf_resnets.analysis.observe.observe`).
+      network: ``network(params, images) -> logits [B, c]``.
       params: its parameters.
       images: ``[B, H, W, C]``.
       labels: int32 ``[B]``.
-      rules: what the paths of ``params`` mean; by default the names of this library's models.
+      rules: the roles of ``params``, such as :func:`nf_resnets.roles.read` finds them; by default
+        by the names of this library's models.
+      **answers: as for :func:`nf_resnets.analysis.observe`.
 
     Returns:
       Arrays ``[L, B]``, the blocks in order from the input.
 
     Raises:
-      ValueError: if a bias is not 0, the network normalises or a label is no class. Under ``jit``
-        the biases cannot be looked at; ``directional`` then differs from ``lower_bound * norm``.
+      ValueError: if a bias is not 0 or the network normalises. Under ``jit`` the biases cannot be
+        looked at; ``directional`` then differs from ``lower_bound * norm``.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 1 and appendix A.1.
-
-    Example:
-      >>> def observed(params, images, perturbations=None):
-      ...     shift = 0.0 if perturbations is None else perturbations["block_1"]["input"]
-      ...     x = images + shift
-      ...     return x @ params["head"]["kernel"], {"block_1": {"input": x}}
-      >>> params = {"head": {"kernel": jnp.array([[1.0, 0.0], [0.0, 2.0]])}}
-      >>> found = jax.jit(block_bounds, static_argnums=0)(
-      ...     observed, params, jnp.eye(2), jnp.array([0, 0]))
-      >>> (found.lower_bound <= found.gradient_norm).tolist()
-      [[True, True]]
     """
     refuse_inhomogeneous(params, roles.assign(params, rules))
-    nothing = no_perturbations(observed, params, images)
 
-    def total(perturbations: Any) -> tuple[jax.Array, Any]:
-        logits, taps = observed(params, images, perturbations)
-        loss = cross_entropies(logits, labels).sum()
-        return loss, (logits, taps)
+    def total(logits: jax.Array) -> jax.Array:
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).sum()
 
-    gradients, (logits, taps) = jax.grad(total, has_aux=True)(nothing)
+    logits, activations, gradients = slopes(total, network, params, images, **answers)
     excess = excess_loss(logits, labels)
-    found = []
-    for gradient, block in zip(branches(gradients), branches(taps, "input"), strict=True):
-        x, slopes = (
-            each["input"].reshape(len(labels), -1).astype(jnp.float32) for each in (block, gradient)
-        )
+
+    def bound(x: jax.Array, slope: jax.Array) -> Bound:
+        x, slope = (of.reshape(len(labels), -1).astype(jnp.float32) for of in (x, slope))
         norm = jnp.linalg.norm(x, axis=1)
-        found.append(
-            Bound(
-                gradient_norm=jnp.linalg.norm(slopes, axis=1),
-                lower_bound=_quotient(excess, norm),
-                directional=(slopes * x).sum(axis=1),
-                norm=norm,
-            )
+        return Bound(
+            jnp.linalg.norm(slope, axis=1), _quotient(excess, norm), (slope * x).sum(axis=1), norm
         )
-    return Bound(*(jnp.stack(values) for values in zip(*found, strict=True)))
+
+    pairs = zip(activations, gradients, strict=True)
+    bounds = [bound(at.input, gradient.input) for at, gradient in pairs]
+    return jax.tree.map(lambda *of: jnp.stack(of), *bounds)
 
 
 def parameter_bounds(
-    logits_fn: LogitsFn,
+    network: Network,
     params: Any,
     images: jax.Array,
     labels: jax.Array,
     *,
-    rules: Rules | None = None,
-    sets: Sequence[HomogeneousSet] | None = None,
+    rules: Rules | RoleMap | None = None,
 ) -> dict[str, Bound]:
     r"""Theorem 2 for every positively homogeneous set of a network, on a batch.
 
     ``||dl_avg / dtheta_ph|| >= 1 / (M ||theta_ph||) sum_m (l^(m) - H(p^(m))) = G(theta_ph)``,
-    equation 3, in the L2 norm, with the loss averaged over the batch of ``M`` examples.
-
-    The arguments are those of :func:`block_bounds`, but for the network's plain logits and the
-    ``sets``, by default those of :func:`nf_resnets.analysis.homogeneous.homogeneous_sets`.
+    equation 3, in the L2 norm, with the loss averaged over the batch of ``M`` examples. The sets
+    are those of figure 2: each weight of the stem, the head's, and each convolution on a skip path
+    together with one of the branch beside it. The arguments are those of :func:`block_bounds`.
 
     Returns:
-      For each set, by its name, a bound of scalars.
+      For each set, by its weights' paths, a bound of scalars.
 
     Raises:
       ValueError: as :func:`block_bounds`.
 
-    Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 2, figure 2 and appendix A.2.
+    Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 2, definition 2, figure 2 and appendix A.2.
 
     Example:
       >>> params = {"head": {"kernel": jnp.array([[1.0, 0.0], [0.0, 2.0]])}}
-      >>> logits_fn = lambda at, x: x @ at["head"]["kernel"]
-      >>> found = jax.jit(parameter_bounds, static_argnums=0)(
-      ...     logits_fn, params, jnp.eye(2), jnp.array([0, 0]))
-      >>> bound = found["head/kernel"]
+      >>> network = lambda at, x: x @ at["head"]["kernel"]
+      >>> bound = parameter_bounds(network, params, jnp.eye(2), jnp.array([0, 0]))["head/kernel"]
       >>> float(bound.lower_bound) <= float(bound.gradient_norm)
       True
     """
-    refuse_inhomogeneous(params, roles.assign(params, rules))
+    role_map = roles.assign(params, rules)
+    refuse_inhomogeneous(params, role_map)
     values, put = float_leaves(params)
 
     def average(at: Any) -> tuple[jax.Array, jax.Array]:
-        logits = logits_fn(put(at), images)
-        loss = cross_entropies(logits, labels).mean()
+        logits = network(put(at), images)
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
         return loss, excess_loss(logits, labels).mean()
 
     gradient, excess = jax.grad(average, has_aux=True)(values)
+    weights, slopes = (jax.tree.leaves(put(each)) for each in (values, gradient))
     bounds = {}
-    for each in homogeneous_sets(params, rules=rules) if sets is None else sets:
-        weights, slopes = each.of(put(values)), each.of(put(gradient))
-        norm = optax.tree.norm(weights)
-        bounds[each.name] = Bound(
-            gradient_norm=optax.tree.norm(slopes),
+    for name, members in homogeneous_sets(role_map).items():
+        theta, slope = ([of[at] for at in members] for of in (weights, slopes))
+        norm = optax.tree.norm(theta)
+        bounds[name] = Bound(
+            gradient_norm=optax.tree.norm(slope),
             lower_bound=_quotient(excess, norm),
-            directional=optax.tree.vdot(slopes, weights),
+            directional=optax.tree.vdot(slope, theta),
             norm=norm,
         )
     return bounds
+
+
+def homogeneous_sets(role_map: RoleMap) -> dict[str, tuple[int, ...]]:
+    """The positively homogeneous sets of figure 2, by name, as positions among the leaves."""
+    numbered = [pair for pair in enumerate(role_map.leaves) if pair[1].weight]
+    sets = {
+        leaf.path: (at,)
+        for role in (Role.STEM, Role.HEAD)
+        for at, leaf in numbered
+        if leaf.role is role
+    }
+    for at, shortcut in numbered:
+        if shortcut.role is Role.SHORTCUT:
+            (k,) = role_map.branches_of(shortcut, 1)
+            layers = [pair for pair in numbered if pair[1].branches == (k,)]
+            for other, layer in sorted(layers, key=lambda pair: pair[1].layer):
+                sets[f"{shortcut.path} + {layer.path}"] = (at, other)
+    return sets
+
+
+def refuse_inhomogeneous(params: Any, role_map: RoleMap) -> None:
+    """Refuses a tree whose network is not positively homogeneous, as far as its leaves tell.
+
+    Raises:
+      ValueError: if a bias is not 0 (those that are traced cannot be looked at), or the network
+        has norms or embeddings.
+    """
+    norms = [branch.name for branch in role_map.branches if branch.normalized]
+    norms += [leaf.path for leaf in role_map.leaves if leaf.role in (Role.NORM, Role.EMBEDDING)]
+    if norms:
+        raise ValueError(
+            f"a norm or an embedding found at {norms[0]!r}; expected a network that is positively "
+            "homogeneous, without normalisation or attention, as Theorems 1 and 2 assume."
+        )
+    for leaf, value in role_map.items(params):
+        vector = leaf.role in roles.LAYER_ROLES or is_bias(leaf.path)
+        bias = (vector and not leaf.weight) or leaf.role in (Role.SCALAR_BIAS, Role.CHANNEL_BIAS)
+        if bias and is_concrete(value) and not all_zero(value):
+            raise ValueError(
+                f"leaf {leaf.path!r} is a bias that is not 0; expected all biases to be 0, as at "
+                "initialisation, as Theorems 1 and 2 assume."
+            )
 
 
 def _quotient(excess: jax.Array, norm: jax.Array) -> jax.Array:
@@ -204,59 +219,7 @@ def _quotient(excess: jax.Array, norm: jax.Array) -> jax.Array:
     return jnp.where(norm == 0, 0.0, excess / jnp.where(norm == 0, 1.0, norm))
 
 
-class HeadDraws(NamedTuple):
-    """What equation 4 takes the expectation of, for each draw of the head.
-
-    Attributes:
-      excess: ``l - H`` averaged over the batch, ``G(theta_ph) ||theta_ph||``, ``[N]``.
-      largest: ``max_i z_i`` averaged over the batch, ``[N]``.
-    """
-
-    excess: jax.Array
-    largest: jax.Array
-
-
-def draw_heads(
-    logits_fn: LogitsFn,
-    params: Any,
-    images: jax.Array,
-    labels: jax.Array,
-    *,
-    key: jax.Array,
-    draws: int,
-    rules: Rules | None = None,
-) -> HeadDraws:
-    r"""Both sides of equation 4 by Monte Carlo over draws of the head.
-
-    ``E G(theta_ph) >= (E max_i z_i - ln c) / ||theta_ph||``: the mean of ``excess`` is at least
-    that of ``largest`` less ``ln c``, for every p.h. set whose norm the head does not change.
-
-    The ``draws`` are how many heads, ``N``; all else is as in :func:`parameter_bounds`.
-
-    Source: Zhang, Dauphin, Ma, ICLR 2019, equations 4 and 10.
-
-    Example:
-      >>> params = {"head": {"kernel": jnp.zeros((2, 10))}}
-      >>> logits_fn = lambda at, x: x @ at["head"]["kernel"]
-      >>> draw = jax.tree_util.Partial(draw_heads, key=jax.random.key(0), draws=8)
-      >>> found = jax.jit(draw, static_argnums=0)(logits_fn, params, jnp.eye(2), jnp.array([0, 1]))
-      >>> float(found.excess.mean()) >= float(found.largest.mean()) - 2.3026  # ln 10
-      True
-    """
-    heads = jax.random.split(key, draws)
-
-    def one(head_key: jax.Array) -> HeadDraws:
-        logits = logits_fn(random_head(params, head_key, rules=rules), images)
-        return HeadDraws(excess_loss(logits, labels).mean(), logits.max(axis=-1).mean())
-
-    return jax.lax.map(one, heads)
-
-
 __all__ = [
-    "Bound",
-    "HeadDraws",
-    "block_bounds",
-    "draw_heads",
-    "excess_loss",
-    "parameter_bounds",
-]
+    "Bound", "block_bounds", "excess_loss", "homogeneous_sets", "parameter_bounds",
+    "refuse_inhomogeneous",
+]  # fmt: skip

@@ -11,8 +11,7 @@ and ``a_k`` of the skip path,
 
 That holds for wide layers, on average over draws, for biases of 0, and away from zero-padded
 borders, unless ``size`` is given, which carries the padding along. :func:`propagate` is the
-recursion; He's, BatchNorm's and the other schemes' closed forms are named below it. Networks with a
-ReLU after the sum are another recursion, :func:`propagate_rectified`.
+recursion. Networks with a ReLU after the sum are another one, :func:`propagate_rectified`.
 """
 
 from __future__ import annotations
@@ -104,29 +103,18 @@ def propagate(
       kernels: the sizes of the branch's convolutions, in order; the first that is not 1 has the
         stride.
 
-    Returns:
-      The moments of every block.
-
-    Raises:
-      ValueError: if the gains are not one for each branch.
-
     Example:
       >>> propagate([1.0, 1.0, 1.0]).sum.tolist()
       [2.0, 4.0, 8.0]
     """
     b = np.asarray(branch_gains, np.float64)
     a = np.ones_like(b) if skip_gains is None else np.asarray(skip_gains, np.float64)
-    if b.ndim != 1 or a.shape != b.shape:
-        raise ValueError(
-            f"branch_gains of shape {list(b.shape)} and skip_gains of shape {list(a.shape)} found; "
-            "expected [L] each."
-        )
     steps = [1] * len(b) if strides is None else list(strides)
     random = [False] * len(b) if random_skips is None else list(random_skips)
     left = CENTERED_RELU ** len(kernels) if centered else 1.0
     q = np.broadcast_to(np.asarray(first, np.float64), size or (1, 1))
     variance = q.mean()
-    found = []
+    rows = []
     for b_k, a_k, convolved, stride in zip(b, a, random, steps, strict=True):
         entering = q.mean()
         inner = q / entering if normalized else q
@@ -146,10 +134,10 @@ def propagate(
         back += through_skip
         if normalized_sum:  # a gradient is divided by the deviation that the norm divides by
             back /= variance if normalized else q.mean()
-        found.append((entering, skip.mean(), branch.mean(), q.mean(), 1.0, back))
+        rows.append((entering, skip.mean(), branch.mean(), q.mean(), 1.0, back))
         if normalized_sum:
             q, variance = q / q.mean(), 1.0
-    return ClosedForm(*np.array(found).reshape(-1, 6).T)
+    return ClosedForm(*np.array(rows).reshape(-1, 6).T)
 
 
 def _convolved(q: Floats, kernel: int, *, bordered: bool) -> Floats:
@@ -158,90 +146,6 @@ def _convolved(q: Floats, kernel: int, *, bordered: bool) -> Floats:
         return q
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(q, kernel // 2), (kernel, kernel))
     return windows.mean(axis=(-2, -1))
-
-
-def alpha_one(depth: int) -> ClosedForm:
-    """He's initialisation and ``y = x + F(x)``: ``Var x_k = 2^k``, both paths contribute alike.
-
-    Where a stage begins, He's 1x1 convolution of the
-    activated input leaves the moment as it is, ``2 Var / 2``, so that the doubling goes on.
-
-    Example:
-      >>> alpha_one(3).sum.tolist()
-      [2.0, 4.0, 8.0]
-    """
-    return propagate(np.ones(depth))
-
-
-def alpha_rsqrt_depth(depth: int) -> ClosedForm:
-    """``y = x + L**-0.5 F(x)`` with He's initialisation: ``Var x_k = (1 + 1/L)^k``, at most ``e``.
-
-    As :func:`alpha_one` where a stage begins.
-
-    Example:
-      >>> alpha_rsqrt_depth(4).sum.tolist()
-      [1.25, 1.5625, 1.9531, 2.4414]
-    """
-    return propagate(np.full(depth, 1 / max(depth, 1)))
-
-
-def batch_norm(depth: int, transitions: Sequence[int] = ()) -> ClosedForm:
-    """BatchNorm in the branch: ``Var x_k = 1 + k``, the branch's share ``1 / (k + 1)``.
-
-    Assumed: ``Var x_0 = 1``, and a batch large enough for its statistics. Where a stage begins, the
-    1x1 convolution of the normalised input sets the skip path to 1, and the count begins anew with
-    a sum of 2.
-
-    Args:
-      depth: ``L``.
-      transitions: the ``k`` at which a stage begins with a convolution on the skip path.
-
-    Example:
-      >>> batch_norm(4, transitions=[3]).sum.tolist()
-      [2.0, 3.0, 2.0, 3.0]
-    """
-    convolved = [k in transitions for k in range(1, depth + 1)]
-    return propagate(np.ones(depth), random_skips=convolved, normalized=True)
-
-
-def sqrt_half(depth: int) -> ClosedForm:
-    """``y = (x + F(x)) / sqrt(2)``: ``Var x_k = 1``, both paths contribute 1/2 to every sum.
-
-    As :func:`alpha_one` where a stage begins.
-
-    Example:
-      >>> sqrt_half(3).sum.round(6).tolist(), sqrt_half(3).share.round(6).tolist()
-      ([1.0, 1.0, 1.0], [0.5, 0.5, 0.5])
-    """
-    return propagate(np.full(depth, 0.5), np.full(depth, 0.5))
-
-
-def rescale(depth: int) -> ClosedForm:
-    r"""RescaleNet: ``Var x_k = 1``, with ``beta_k^2 = 1/(k + L)`` the branch's share of the sum.
-
-    With its data-dependent biases, which take the mean out of what each layer sees, the branches
-    become smaller by ``(1 - 1/pi)`` for each ReLU.
-
-    Source: Shao et al., NeurIPS 2020, section 4.1 and equation 2.
-    """
-    beta_squared = 1 / (np.arange(1, depth + 1) + depth)
-    return propagate(beta_squared, 1 - beta_squared)
-
-
-def shares_of_last(form: ClosedForm) -> tuple[float, Floats]:
-    """What the input and every branch contribute to the last sum, ``prod_j Var skip_j / Var x_j``.
-
-    Returns:
-      The share of ``x_0``, which for RescaleNet is 1/2, and those of the branches ``[L]``, each
-      ``1/(2L)``.
-
-    Example:
-      >>> share, branches = shares_of_last(rescale(4))
-      >>> round(share, 6), branches.round(6).tolist()
-      (0.5, [0.125, 0.125, 0.125, 0.125])
-    """
-    kept = np.append(np.cumprod((form.skip / form.sum)[::-1])[::-1], 1.0)
-    return float(kept[0]), form.share * kept[1:]
 
 
 def propagate_rectified(
@@ -276,9 +180,6 @@ def propagate_rectified(
     Returns:
       The moments of every block; the sum's are those before the ReLU.
 
-    Raises:
-      ValueError: if the gains are not one for each branch.
-
     Example:
       >>> he = propagate_rectified([2.0, 2.0])
       >>> (he.sum / he.input).tolist()  # the sum without the ReLU after it: (a + b) Var x
@@ -289,18 +190,13 @@ def propagate_rectified(
     b = np.asarray(branch_gains, np.float64)
     a = np.ones_like(b) if skip_gains is None else np.asarray(skip_gains, np.float64)
     new = np.zeros_like(b) if new_channels is None else np.asarray(new_channels, np.float64)
-    if b.ndim != 1 or not a.shape == b.shape == new.shape:
-        raise ValueError(
-            f"branch_gains {list(b.shape)}, skip_gains {list(a.shape)} and new_channels "
-            f"{list(new.shape)} found; expected [L] each."
-        )
     steps = [1] * len(b) if strides is None else list(strides)
     random = [False] * len(b) if random_skips is None else list(random_skips)
     edges = np.linspace(0.0, 12.0, 601)
     at = np.append(0.0, (edges[1:] + edges[:-1]) / 2)  # the atom, then the cells
     weight = _rectified(at[:1], np.ones(1), 1.0, edges)[0]
     q = np.broadcast_to(np.asarray(first, np.float64), size or (1, 1))
-    found = []
+    rows = []
     for b_k, a_k, new_k, convolved, stride in zip(b, a, new, random, steps, strict=True):
         entering = q.mean()
         kept = 1 - (weight * at).sum() ** 2  # of the second moment, without the channels' means
@@ -328,9 +224,9 @@ def propagate_rectified(
         means = (each.mean() for each in (skip_map, branch_map, sums))
         # The norm behind a convolution divides by the deviation, without the channel's mean.
         through_skip = skip / kept if normalized and convolved else skip
-        found.append((entering, *means, active, (through_skip + back) * active))
+        rows.append((entering, *means, active, (through_skip + back) * active))
         q = sums * grown / (skip + branch)
-    return ClosedForm(*np.array(found).reshape(-1, 6).T)
+    return ClosedForm(*np.array(rows).reshape(-1, 6).T)
 
 
 def _through(
@@ -369,15 +265,4 @@ def _normal_cdf(z: Floats) -> Floats:
     return ndtr(z)
 
 
-__all__ = [
-    "CENTERED_RELU",
-    "ClosedForm",
-    "alpha_one",
-    "alpha_rsqrt_depth",
-    "batch_norm",
-    "propagate",
-    "propagate_rectified",
-    "rescale",
-    "shares_of_last",
-    "sqrt_half",
-]
+__all__ = ["CENTERED_RELU", "ClosedForm", "propagate", "propagate_rectified"]

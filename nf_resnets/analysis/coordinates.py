@@ -14,9 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from nf_resnets.analysis.loss import cross_entropies
-from nf_resnets.analysis.observe import ObservedFn, branches, taps_of
-from nf_resnets.data.order import check_whole
+from nf_resnets.analysis.observe import Network, observe
 from nf_resnets.init.tree import float_leaves
 
 
@@ -40,68 +38,60 @@ PLACES = {"first input": 0, "last sum": -2, "logits": -1}
 
 
 def coordinates(
-    observed: ObservedFn,
+    network: Network,
     params: Any,
-    images: Any,
+    inputs: Any,
     labels: jax.Array,
     optimizer: optax.GradientTransformation,
     *,
     steps: int = 10,
+    **answers: Any,
 ) -> Coordinates:
     """Trains for a few steps on one batch, and measures the activations of that batch.
 
     Args:
-      observed: the network, as :func:`nf_resnets.analysis.observe` makes it; a function of one's
-        own gives taps whose names sort the branches as :func:`nf_resnets.analysis.branches` says.
+      network: ``network(params, *inputs) -> logits``, of any library.
       params: its parameters, as they are initialised. Leaves that are no float arrays stay as they
         are; those of half precision count as float32.
-      images: a batch ``[B, H, W, C]``, or a tuple of what the network takes.
+      inputs: a batch ``[B, H, W, C]``, or a tuple of what the network takes.
       labels: int32 ``[B]``, or ``[B, T]`` for a Transformer's tokens.
       optimizer: any of optax, with parameters in its ``update``; see
         :func:`nf_resnets.optim.parametrized`.
       steps: how many.
+      **answers: as for :func:`nf_resnets.analysis.observe`.
 
     Returns:
       The :class:`Coordinates`.
-
-    Raises:
-      ValueError: if a label is no class.
-      TypeError: if ``steps`` is no whole number.
 
     Source: Yang et al., *Tensor Programs V*, 2021, appendix D.1, and github.com/microsoft/mup; for
     the depth Dey et al., 2025, figure 7.
 
     Example:
-      >>> from nf_resnets import analysis, init, models, optim
-      >>> images = jax.random.normal(jax.random.key(0), (4, 8, 8, 3))
-      >>> model = models.WideResNet(depth=10, stem_channels=4, scheme="fixup")
-      >>> params = model.init(jax.random.key(1), images)["params"]
-      >>> params = init.fixup(params, model.num_branches, key=jax.random.key(2))
-      >>> found = coordinates(analysis.observe(model), params, images, jnp.arange(4),
-      ...                     optim.sgd(0.1, scheme="fixup"), steps=1)  # doctest: +SKIP
-      >>> found.size.shape, float(found.size[0, -1])  # doctest: +SKIP
-      ((2, 5), 0.0)
+      >>> network = lambda w, x: x + jnp.maximum(x @ w, 0) @ w
+      >>> batch = jnp.ones((1, 2)), jnp.array([0])
+      >>> check = coordinates(network, jnp.eye(2), *batch, optax.sgd(0.1), steps=1)
+      >>> check.size.shape, check.change[0].tolist()
+      ((2, 3), [0.0, 0.0, 0.0])
     """
-    check_whole(steps=steps)
     values, put = float_leaves(params)
     start_from = put(values, rest=False)  # what moves, at the paths that rules know
+    batch = inputs if isinstance(inputs, tuple) else (inputs,)
 
     def whole(moved: Any) -> Any:
         return put(jax.tree.leaves(moved))
 
-    def activations(params: Any) -> tuple[jax.Array, list[jax.Array]]:
-        logits, taps = taps_of(observed, whole(params), images)
-        found = branches(taps, "input", "sum")
-        return logits, [found[0]["input"], *(branch["sum"] for branch in found), logits]
+    def activations(params: Any) -> list[jax.Array]:
+        logits, blocks = observe(network, whole(params), *batch, **answers)
+        return [blocks[0].input, *(block.sum for block in blocks), logits]
 
     def loss(params: Any) -> jax.Array:
-        logits, _ = observed(whole(params), images)
-        return cross_entropies(logits, labels).mean()
+        logits = network(whole(params), *batch)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    _, start = activations(start_from)
+    start = activations(start_from)
 
     def measured(params: Any) -> Coordinates:
-        _, now = activations(params)
+        now = activations(params)
         changes = [after - before for after, before in zip(now, start, strict=True)]
         return Coordinates(*(jnp.stack([rms(each) for each in of]) for of in (now, changes)))
 
@@ -112,8 +102,9 @@ def coordinates(
         return (params, state), measured(params)
 
     _, later = jax.lax.scan(step, (start_from, optimizer.init(start_from)), None, length=steps)
-    return jax.tree.map(lambda one, rest: jnp.concatenate([one[None], rest]),
-                        measured(start_from), later)  # fmt: skip
+    return jax.tree.map(
+        lambda one, rest: jnp.concatenate([one[None], rest]), measured(start_from), later
+    )
 
 
 def rms(x: jax.Array) -> jax.Array:
@@ -124,40 +115,26 @@ def rms(x: jax.Array) -> jax.Array:
 def growth(sizes: Iterable[float], values: Iterable[Any]) -> float:
     """The least-squares ``p`` of ``value ~ size**p``: 0 where a check is flat.
 
-    Raises:
-      ValueError: if a number is not finite and above 0, or there are not two sizes or more with a
-        value for each.
-
     Example:
       >>> round(growth([1, 2, 4], [3.0, 6.0, 12.0]), 6)
       1.0
     """
-    found = [np.array([*of], np.float64) for of in (sizes, values)]
-    for name, of in zip(("sizes", "values"), found, strict=True):
-        wrong = of[~((of > 0) & (of < np.inf))]
-        if wrong.size:
-            raise ValueError(f"{name} has {wrong[0]:g}; expected finite numbers above 0.")
-    x, y = map(np.log, found)
-    if len(x) != len(y) or len({*x}) < 2:
-        raise ValueError(
-            f"{len({*x})} sizes and {len(y)} values found; expected two sizes or more and as many "
-            "values."
-        )
+    x, y = (np.log(np.array([*of], np.float64)) for of in (sizes, values))
     return float(np.polyfit(x, y, 1)[0])
 
 
 def coordinate_rows(
-    found: Mapping[float, Coordinates], steps: Iterable[int] = (1, 3, 10)
+    checks: Mapping[float, Coordinates], steps: Iterable[int] = (1, 3, 10)
 ) -> list[dict[str, Any]]:
     """Rows for ``plotting.coordinates_figure``: a line for each size, place and number of steps.
 
     Args:
-      found: the coordinates of a network of each width or depth.
+      checks: the coordinates of a network of each width or depth.
       steps: after how many steps; those that were not made are left out.
 
     Example:
-      >>> found = {8: Coordinates(size=np.ones((2, 3)), change=np.full((2, 3), 0.5))}
-      >>> coordinate_rows(found, steps=[1])[-1]
+      >>> checks = {8: Coordinates(size=np.ones((2, 3)), change=np.full((2, 3), 0.5))}
+      >>> coordinate_rows(checks, steps=[1])[-1]
       {'place': 'logits', 'steps': 1, 'size': 8, 'activation': 1.0, 'change': 0.5}
     """
     return [
@@ -168,7 +145,7 @@ def coordinate_rows(
             "activation": float(of.size[step, index]),
             "change": float(of.change[step, index]),
         }
-        for size, of in found.items()
+        for size, of in checks.items()
         for place, index in PLACES.items()
         for step in steps
         if step < len(of.size)

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from nf_resnets.data.order import check_whole
 from nf_resnets.init.tree import float_leaves
 
 
@@ -66,10 +65,6 @@ def lanczos(
     Returns:
       The largest eigenvalue (of those with a sign, not of magnitudes) and its residual.
 
-    Raises:
-      ValueError: if ``steps`` or ``size`` is below 1.
-      TypeError: if ``key`` is not a PRNG key.
-
     Source: Lanczos 1950; Golub, Van Loan, *Matrix Computations*, section 10.1 to 10.3.
 
     Example:
@@ -78,9 +73,6 @@ def lanczos(
       >>> round(float(found.value), 3)
       5.0
     """
-    check_whole(steps=steps, size=size)
-    if steps < 1 or size < 1:
-        raise ValueError(f"steps={steps}, size={size} found; expected at least 1 of both.")
     steps = min(steps, size)
     start = jax.random.normal(key, (size,))
     start = start / jnp.linalg.norm(start)

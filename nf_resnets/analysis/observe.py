@@ -1,228 +1,253 @@
-"""Looking at the branches of a network: what enters them, what they add, which gradients pass."""
+"""Looking into any network: what enters its residual branches, what they add, which gradients pass.
+
+A network is ``network(params, *inputs)``, of any library. Its residual branches are read off its
+program (:mod:`nf_resnets.roles`), which then runs with the values at their sums recorded.
+"""
 
 from __future__ import annotations
 
-import inspect
+import collections
 import itertools
-import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
-import flax.linen as nn
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
 
-from nf_resnets.taps import PERTURBATIONS, TAPS
+from nf_resnets.norm_free.plan import Places
+from nf_resnets.norm_free.rewriting import RESULT, Edits, Part, Path, run
+from nf_resnets.roles.flow import NONE, Flow
+from nf_resnets.roles.graph import trace
+from nf_resnets.roles.residual import Nested, Residual, Residuals
 
-LogitsFn = Callable[[Any, jax.Array], jax.Array]
-"""A network: ``logits_fn(params, images [B, H, W, C]) -> logits [B, c]``."""
+Network = Callable[..., Any]
+"""``network(params, *inputs)``, the forward pass; the logits ``[B, c]`` for the losses."""
 
-ObservedFn = Callable[..., tuple[jax.Array, Any]]
-"""``observed(params, images, perturbations=None) -> (logits, taps)``."""
+
+class Activations(NamedTuple):
+    """The values around one residual branch.
+
+    Attributes:
+      input: what enters the block, ``[B, H, W, C]``, or as the network has it.
+      skip: the skip path as it enters the sum.
+      branch: the residual branch as it enters the sum.
+      sum: of the two, before an activation or a norm that follows.
+    """
+
+    input: jax.Array
+    skip: jax.Array
+    branch: jax.Array
+    sum: jax.Array
+
+
+class Slopes(NamedTuple):
+    """The gradients at one residual branch.
+
+    Attributes:
+      input: that by what enters the block, through both paths.
+      sum: that by the sum of the two.
+    """
+
+    input: jax.Array
+    sum: jax.Array
 
 
 def observe(
-    model: Any, *, batch_stats: Any = None, train: bool | None = None, **options: Any
-) -> ObservedFn:
-    """Makes the function by which the analyses call a Flax network that taps its activations.
+    network: Network, params: Any, *inputs: Any, **answers: Any
+) -> tuple[Any, list[Activations]]:
+    """Runs a network, and returns the values around its residual branches.
 
-    All residual networks and the Transformer of this library do; a network of one's own does with
-    the two lines of :mod:`nf_resnets.taps` in its blocks. For another library any function of the
-    signature below works.
-
-    Args:
-      model: a Flax module (Linen), called as ``model.apply(variables, images, train=train)``; one
-        that has no ``train`` is called without it.
-      batch_stats: BatchNorm's running statistics, where there are any.
-      train: whether BatchNorm uses the batch's statistics (and there is dropout, which needs its
-        own keys); by default where ``batch_stats`` are given.
-      **options: what else ``model.apply`` is to get, such as ``rngs={"dropout": key}``, or
-        ``deterministic=True``.
-
-    Returns:
-      ``observed(params, images, perturbations=None) -> (logits, taps)``: images are one array, or a
-      tuple of what the network takes, as the source and target of a Transformer; the taps are a
-      tree of dicts that ends in the names ``input``, ``skip``, ``branch`` and ``sum``, each
-      ``[B, H, W, C]``, or ``[n, B, H, W, C]`` for the ``n`` blocks of a scan; perturbations are
-      such a tree, or a part of one, that is added to the activations.
-
-    Raises:
-      TypeError: if ``model`` is no Flax module.
-      ValueError: from the function, if the names of the blocks order them otherwise than the
-        network computes them.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from nf_resnets import models
-      >>> images = jnp.ones((2, 8, 8, 3))
-      >>> model = models.WideResNet(depth=16, stem_channels=4)
-      >>> params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-      >>> logits, taps = jax.eval_shape(observe(model), params, images)
-      >>> taps["stage_3"]["rest"]["branch"].shape
-      (1, 2, 2, 2, 16)
-    """
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model is a {type(model).__name__}; expected a Flax module (Linen). For another "
-            "library pass a function of (params, images, perturbations=None) that returns logits "
-            "and taps in place of what analysis.observe makes."
-        )
-    takes_train = "train" in inspect.signature(type(model).__call__).parameters
-    if train is not None or takes_train:
-        options["train"] = batch_stats is not None if train is None else train
-
-    def observed(params: Any, images: Any, perturbations: Any = None) -> tuple[Any, Any]:
-        inputs = images if isinstance(images, tuple) else (images,)
-        variables = {"params": params}
-        mutable = [TAPS]
-        if batch_stats is not None:
-            variables["batch_stats"] = batch_stats
-            mutable += ["batch_stats"] if options.get("train", True) else []
-        if perturbations is not None:
-            variables[PERTURBATIONS] = perturbations
-        logits, found = model.apply(variables, *inputs, mutable=mutable, **options)
-        _refuse_other_order(found.get(TAPS, {}))
-        return logits, found.get(TAPS, {})
-
-    return observed
-
-
-def _refuse_other_order(taps: Any) -> None:
-    """Refuses blocks whose names order them otherwise than they were computed.
-
-    Flax keeps the names as they came, but for those within a remat or a scan, which are sorted.
-    """
-    names = ["/".join(path[:-1]) for path in flax.traverse_util.flatten_dict(taps)]
-    computed = list(dict.fromkeys(name for name in names if not _STACKED.search(name)))
-    for before, after in itertools.pairwise(computed):
-        if _place(before) > _place(after):
-            raise ValueError(
-                f"block {after!r} is computed after {before!r}, and stands before it by its name; "
-                "expected names that order the blocks, such as 'block_1', 'block_2', or 'encoder' "
-                "and 'decoder'."
-            )
-
-
-def taps_of(observed: ObservedFn, params: Any, images: Any) -> tuple[Any, Any]:
-    """Calls a network that taps its activations; refuses one whose taps hold several blocks.
-
-    Raises:
-      TypeError: if ``observed`` is a network itself.
-      ValueError: if an activation has an axis before the batch's, as in a scan of another library.
-    """
-    of = getattr(observed, "__self__", observed)
-    if isinstance(of, nn.Module):
-        raise TypeError(
-            f"observed is a {type(of).__name__}, or a method of one; expected "
-            "analysis.observe(model)."
-        )
-    logits, taps = observed(params, images)
-    count = jnp.shape(jax.tree.leaves(images)[0])[0]
-    for branch in branches(taps):
-        for name, tap in branch.items():
-            shape: tuple[int, ...] = getattr(tap, "shape", ())
-            if name != "name" and len(shape) > 1 and shape[1] == count and (
-                shape[0] != count or _is_stacked(observed, params, images, branch["name"])
-            ):  # fmt: skip
-                raise ValueError(
-                    f"tap {branch['name']}/{name} has shape {list(shape)} for {count} images; "
-                    "expected the images' axis first: blocks of a scan that are not in "
-                    f"stage_N/rest are not told apart, tap them unscanned."
-                )
-    return logits, taps
-
-
-def _is_stacked(observed: ObservedFn, params: Any, images: Any, name: str) -> bool:
-    """Whether the first axis of a block's taps stays as long as it is for twice the images."""
-    twice = jax.tree.map(lambda of: jnp.concatenate([jnp.asarray(of)] * 2), images)
-
-    def taps_of_block() -> dict[str, Any]:
-        block = next(each for each in branches(observed(params, twice)[1]) if each["name"] == name)
-        return {part: tap for part, tap in block.items() if part != "name"}
-
-    count = jax.tree.leaves(twice)[0].shape[0]
-    return any(tap.shape[0] < count for tap in jax.eval_shape(taps_of_block).values())
-
-
-def no_perturbations(observed: ObservedFn, params: Any, images: Any) -> Any:
-    """Zeros to add to the input of every branch; a gradient by them is one by the input."""
-
-    def taps() -> Any:
-        _, found = taps_of(observed, params, images)
-        branches(found, "input")
-        return found
-
-    return flax.traverse_util.unflatten_dict(
-        {
-            path: jnp.zeros(tap.shape, tap.dtype)
-            for path, tap in flax.traverse_util.flatten_dict(jax.eval_shape(taps)).items()
-            if path[-1] == "input"
-        }
-    )
-
-
-def branches(taps: Any, *parts: str) -> list[dict[str, Any]]:
-    """The taps of each residual branch by itself, in order from the input.
+    A block's input is the stream that its skip path begins from. Where a shortcut's layer stands
+    behind the block's first norm or activation, it is the value before them, as far behind the last
+    sum as where skip paths are the identity.
 
     Args:
-      taps: as ``observed`` returns them, or gradients of perturbations.
-      *parts: those that each branch must have.
+      network: ``network(params, *inputs)``, the forward pass, of any library.
+      params: its parameters.
+      *inputs: arrays, or trees of them.
+      **answers: ``nested=``, ``projections=`` and ``parts=`` of :func:`nf_resnets.roles.read`.
 
     Returns:
-      For each of ``k = 1..L`` the ``name`` of the branch and those that there are of its ``input``,
-      ``skip``, ``branch`` and ``sum``, ``[B, H, W, C]``.
+      What the network returns, and :class:`Activations` for each branch ``k = 1..L``, in the order
+      of computation.
 
     Raises:
-      ValueError: if there is no tap in it, or a part is missing.
+      ValueError: if the branches cannot be known from the computation, there are none, or one is in
+        a ``cond``, ``while`` or ``shard_map``.
 
     Example:
-      >>> taps = {f"block_{k}": {"skip": float(k), "branch": 0.5} for k in (10, 2)}
-      >>> [(branch["name"], branch["skip"]) for branch in branches(taps)]
-      [('block_2', 2.0), ('block_10', 10.0)]
+      >>> def network(params, x):
+      ...     for block in params:
+      ...         x = x + jnp.maximum(x @ block["up"], 0) @ block["down"]
+      ...     return x.sum(1)
+      >>> block = {"up": jnp.ones((2, 3)), "down": jnp.ones((3, 2))}
+      >>> outputs, (first, second) = observe(network, [block, block], jnp.ones((1, 2)))
+      >>> first.branch.tolist(), second.input.tolist(), outputs.tolist()
+      ([[6.0, 6.0]], [[7.0, 7.0]], [98.0])
     """
-    blocks: dict[tuple[str, ...], dict[str, Any]] = {}
-    for path, value in flax.traverse_util.flatten_dict(taps).items():
-        blocks.setdefault(path[:-1], {})[path[-1]] = value
-    if not blocks:
-        raise ValueError(
-            "no activation found in taps; expected a network whose blocks call nf_resnets.taps.tap "
-            "and merge."
-        )
-    for path, values in blocks.items():
-        missing = [part for part in parts if part not in values]
-        if missing:
-            raise ValueError(
-                f"block {'/'.join(path)!r} has the taps {', '.join(sorted(values))} and no "
-                f"{missing[0]!r}; expected nf_resnets.taps.tap(self, 'input', x) as it begins and "
-                "merge where its paths meet."
-            )
-    found: list[tuple[Any, dict[str, Any]]] = []
-    for path, values in blocks.items():
-        name = "/".join(path)
-        stacked = _STACKED.search(name)
-        if stacked is None:
-            found.append(((_place(name), 0, ()), {"name": name, **values}))
-            continue
-        # Branches of one scanned layer take turns.
-        before, after = name[: stacked.end()], name[stacked.end() :]
-        for index in range(next(iter(values.values())).shape[0]):
-            own = {key: value[index] for key, value in values.items()}
-            found.append(
-                ((_place(before), index, _place(after)), {"name": f"{name}[{index}]", **own})
-            )
-    return [branch for _, branch in sorted(found, key=lambda item: item[0])]
+    return _Watched(network, params, inputs, **answers).run()
 
 
-_STACKED = re.compile(r"stage_\d+/rest(?=/|$)|(?:encoder|decoder)/layers(?=/|$)")
+def slopes(
+    readout: Callable[[Any], jax.Array], network: Network, params: Any, *inputs: Any, **answers: Any
+) -> tuple[Any, list[Activations], list[Slopes]]:
+    """As :func:`observe`, with the gradients of ``readout(outputs)`` by those values.
+
+    Args:
+      readout: a function of what the network returns, to a scalar.
+      network: ``network(params, *inputs)``, the forward pass, of any library.
+      params: its parameters.
+      *inputs: arrays, or trees of them.
+      **answers: as for :func:`observe`.
+
+    Example:
+      >>> network = lambda w, x: x + jnp.maximum(x @ w, 0) @ w
+      >>> _, _, (only,) = slopes(jnp.sum, network, 2 * jnp.eye(2), jnp.ones((1, 2)))
+      >>> only.input.tolist(), only.sum.tolist()
+      ([[5.0, 5.0]], [[1.0, 1.0]])
+    """
+    watched = _Watched(network, params, inputs, **answers)
+
+    def value(shifts: Any) -> Any:
+        outputs, activations = watched.run(shifts)
+        return readout(outputs), (outputs, activations)
+
+    gradients, (outputs, activations) = jax.grad(value, has_aux=True)(watched.no_shifts())
+    return outputs, activations, watched.slopes(gradients)
 
 
-def _place(name: str) -> tuple[tuple[int, str], ...]:
-    """Orders names as our networks compute them: by number, the encoder before the decoder."""
-    name = re.sub(r"(^|/)decoder(?=/|$)", r"\1~decoder", name)
-    return tuple(
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.findall(r"\d+|\D+", name)
-    )
+class _Watched:
+    """A network's program with the places around its residual branches."""
+
+    def __init__(
+        self,
+        network: Network,
+        params: Any,
+        inputs: Sequence[Any],
+        *,
+        nested: Nested = None,
+        projections: bool | None = None,
+        parts: bool | None = None,
+    ) -> None:
+        self._trace = traced = trace(network, params, *inputs)
+        self._flow = flow = Flow(traced)
+        residuals = Residuals(traced, flow, nested=nested, projections=projections, parts=parts)
+        if residuals.doubts:
+            raise ValueError(residuals.doubts[0])
+        if not residuals.branches:
+            raise ValueError("no residual branch found; expected a sum of a branch and its skip.")
+        leaves = jax.tree.leaves(params)
+        self._args = [leaves[at] for at in traced.positions] + jax.tree.leaves(inputs)
+        self._branches = residuals.branches
+        self._places = Places(traced, flow)
+        self._recorded: _Operands = collections.defaultdict(lambda: collections.defaultdict(list))
+        self._shifted: _Operands = collections.defaultdict(lambda: collections.defaultdict(list))
+        self._shifts: dict[tuple[str, str], jax.Array] = {}
+        entries = _entries(flow, residuals.branches)
+        for place, branch, entry in zip(itertools.count(), residuals.branches, entries):
+            adder = dict(residuals.summands(flow[branch.sum]))
+            skip = max(branch.shortcut, default=branch.fork)
+            terms = [term for term in adder if term in branch.region]
+            block = branch.region | branch.shortcut | flow.between(entry, branch.fork)
+            block |= {adder[term] for term in (skip, *terms)}
+            users = [(entry, user) for user in flow.users[entry] if user in block]
+            self._watch(place, "input", users, shift=True)
+            self._watch(place, "skip", [(skip, adder[skip])], shift=True)
+            for number, term in enumerate(terms):
+                self._watch(place, f"branch {number}", [(term, adder[term])])
+            self._recorded[self._places.of_result(branch.sum)][RESULT].append((place, "sum"))
+
+    def _watch(
+        self, place: int, name: str, edges: Sequence[tuple[int, int]], *, shift: bool = False
+    ) -> None:
+        """Records a value where steps take it, and shifts it there."""
+        operands = set().union(*(self._places.of_edge(*edge) for edge in edges))
+        path, position = min(operands)
+        self._recorded[path][position].append((place, name))
+        if shift:
+            node, loops = self._flow[edges[0][0]], self._branches[place].loops
+            axes = tuple(range(len(node.shape)))
+            part = Part(str(place), name, "add", loops, node.shape, axes)
+            self._shifts[part.key] = jnp.zeros(part.turns + part.shape, node.dtype)
+            for path, position in operands:
+                self._shifted[path][position].append(part)
+
+    def run(self, shifts: Any = None) -> tuple[Any, list[Activations]]:
+        """What the network returns, and the values; shifts are such as :meth:`no_shifts` makes."""
+        loop_at = self._trace.graph.loop_at
+        edits = Edits({}, {} if shifts is None else self._shifted, loop_at, self._recorded)
+        results, values = run(self._trace.program, self._args, edits, shifts or {})
+        outputs = jax.tree.unflatten(jax.tree.structure(self._trace.result), results)
+        activations = []
+        for place in range(len(self._branches)):
+            of = {name: value for (at, name), value in values.items() if at == place}
+            branch = sum(of[name] for name in sorted(of) if name.startswith("branch"))
+            activations.append(Activations(of["input"], of["skip"], branch, of["sum"]))
+        return outputs, self._in_order(activations)
+
+    def no_shifts(self) -> dict[tuple[str, str], jax.Array]:
+        """Zeros; a gradient by them is one by the values."""
+        return self._shifts
+
+    def slopes(self, gradients: Any) -> list[Slopes]:
+        """Gradients by shifts, branch by branch."""
+        some = []
+        for place, branch in enumerate(self._branches):
+            pair = Slopes(*(gradients[str(place), name] for name in ("input", "skip")))
+            reverse = [
+                axis
+                for axis, (loop, _) in enumerate(branch.loops)
+                if loop in self._trace.graph.reversed_loops
+            ]
+            some.append(jax.tree.map(lambda x, axes=reverse: jnp.flip(x, axes), pair))
+        return self._in_order(some)
+
+    def _in_order(self, stacks: Iterable[Any]) -> list[Any]:
+        """One for each ``k``, out of those whose first axes are turns of loops."""
+        turns = [
+            (k, jax.tree.map(lambda x, turn=turn: x[turn], stack))
+            for branch, stack in zip(self._branches, stacks, strict=True)
+            for turn, k in branch.numbers.items()
+        ]
+        return [each for _, each in sorted(turns, key=lambda pair: pair[0])]
 
 
-__all__ = ["LogitsFn", "ObservedFn", "branches", "no_perturbations", "observe", "taps_of"]
+_Operands = dict[Path, dict[int, list[Any]]]
+
+
+def _entries(flow: Flow, branches: Sequence[Residual]) -> list[int]:
+    """For each branch the node of the stream that enters its block."""
+    sums = {branch.sum for branch in branches}
+
+    def stream(at: int) -> list[int]:
+        """The way back to the last sum, or to where the shape changes."""
+        way = [at]
+        while way[-1] not in sums and not flow[way[-1]].is_layer:
+            before = flow.above[way[-1]]
+            if before == NONE or flow[before].shape != flow[at].shape:
+                break
+            way.append(before)
+        return way
+
+    steps = 0
+    plain = [b for b in branches if not flow.layers(b.shortcut) and _keeps_shape(flow, b)]
+    for branch in plain:
+        way = stream(branch.fork)
+        if way[-1] in sums:
+            steps = len([at for at in way[:-1] if flow[at].name != "carry"])
+            break
+        steps = int(not flow[branch.fork].is_layer)  # behind the stem
+    entries = []
+    for branch in branches:
+        way = stream(branch.fork)
+        ends_in_step = way[-1] in sums or flow[way[-1]].is_layer
+        at = len(way) - 1 - (steps if ends_in_step else 0)
+        entries.append(branch.fork if branch in plain else way[max(at, 0)])
+    return entries
+
+
+def _keeps_shape(flow: Flow, branch: Residual) -> bool:
+    return flow[branch.fork].shape == flow[branch.sum].shape
+
+
+__all__ = ["Activations", "Network", "Slopes", "observe", "slopes"]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from nf_resnets import roles, schemes
 from nf_resnets.analysis.closed_form import ClosedForm, propagate, propagate_rectified
-from nf_resnets.analysis.correlation import multipliers
-from nf_resnets.analysis.observe import branches
-from nf_resnets.analysis.weight_norms import layer_gains, shortcut_gains
+from nf_resnets.analysis.observe import Activations
+from nf_resnets.analysis.weights import layer_gains, multipliers, shortcut_gains
 from nf_resnets.roles import Role
+from nf_resnets.schemes import Anatomy
 
 
 def predicted(
     params: Any,
     scheme: str | schemes.Scheme,
-    taps: Any,
+    activations: Sequence[Activations],
     *,
     family: str,
     centered: bool | None = None,
@@ -34,7 +34,7 @@ def predicted(
     Args:
       params: the parameters, calibrated if the scheme says so.
       scheme: that of the network.
-      taps: what the network gave for a batch, ``[B, H, W, C]`` for each block.
+      activations: of a batch, as :func:`nf_resnets.analysis.observe` returns them.
       family: ``"pre_activation"`` or ``"post_activation"``.
       centered: whether the channel biases are set from data; by default where there are any.
 
@@ -44,72 +44,56 @@ def predicted(
       after the sum with a ReLU behind it. GroupNorm is taken for a batch norm.
 
     Example:
-      >>> from nf_resnets import models
-      >>> from nf_resnets.analysis.observe import observe
+      >>> import jax
+      >>> from nf_resnets import analysis, models
       >>> model = models.WideResNet(depth=10, scheme="plain", stem_channels=4)
       >>> images = jax.numpy.ones((2, 8, 8, 3))
       >>> shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-      >>> _, taps = jax.eval_shape(observe(model), shapes, images)
-      >>> params, taps = jax.tree.map(lambda leaf: np.ones(leaf.shape), (shapes, taps))
-      >>> predicted(params, "plain", taps, family="pre_activation").sum.shape
+      >>> network = lambda params, images: model.apply({"params": params}, images)
+      >>> activations = jax.eval_shape(analysis.observe, network, shapes, images)[1]
+      >>> params, blocks = jax.tree.map(lambda leaf: np.ones(leaf.shape), (shapes, activations))
+      >>> predicted(params, "plain", blocks, family="pre_activation").sum.shape
       (3,)
     """
-    anatomy = schemes.get(scheme).anatomy
-    if (
-        family not in ("pre_activation", "post_activation")
-        or anatomy.standardized
-        or anatomy.same_padding
-        or not anatomy.branches
-        or anatomy.norm == "layer"
-        or anatomy.beta != 1.0
-        or (family == "post_activation" and anatomy.norm_place == "merge")
-    ):
+    anatomy, post = schemes.get(scheme).anatomy, family == "post_activation"
+    if not _has_form(anatomy, family):
         return None
-    blocks = branches(taps)
-    post = family == "post_activation"
-    sizes = [block["input"].shape[1:] for block in blocks]
-    outputs = [block["sum"].shape[1:] for block in blocks]
-    strides = [-(-h // h_out) for (h, _, _), (h_out, _, _) in zip(sizes, outputs, strict=True)]
-    changes = [
-        stride > 1 or c != c_out
-        for stride, (_, _, c), (_, _, c_out) in zip(strides, sizes, outputs, strict=True)
-    ]
+    shapes = [(block.input.shape[1:], block.sum.shape[1:]) for block in activations]
+    strides = [-(-height // lower) for (height, *_), (lower, *_) in shapes]
+    changes = [s > 1 or x[-1] != y[-1] for s, (x, y) in zip(strides, shapes, strict=True)]
     normalized = anatomy.normalized and anatomy.norm_place in ("default", "merge")
-    layers = layer_gains(params) / 2
-    m = layers.shape[1]
-    shortcuts = shortcut_gains(params)
-    convolved = ~np.isnan(shortcuts)
-
+    layers, shortcuts = layer_gains(params) / 2, shortcut_gains(params)
+    m, convolved = layers.shape[1], ~np.isnan(shortcuts)
     constants = anatomy.constants(tuple(changes))
-    scalars = multipliers(params)
-    b = np.square(np.where(np.isnan(scalars), 1.0, scalars))
-    a = np.ones(len(blocks))
+
+    b = np.square(np.nan_to_num(multipliers(params), nan=1.0))
     b = b if constants.residual is None else b * np.square(constants.residual)
-    a = a if constants.identity is None else a * np.square(constants.identity)
-    first = np.square(np.asarray(blocks[0]["input"], np.float64)).mean(axis=(0, 3))
     if normalized:
         b = b * (_last_scales(params, m) if post else layers[:, -1])
     else:
         b = b * np.nanprod(layers, axis=1) * (2 if post else 1)
-    a = a * np.where(convolved, 1.0 if normalized and post else shortcuts / (1 if post else 2), 1.0)
-
-    centered = anatomy.channel_biases if centered is None else centered
-    kernels = (3, 3) if m == 2 else (1, 3, 1)
+    identity = 1.0 if constants.identity is None else np.square(constants.identity)
+    through = shortcuts / (1 if post else 2)
+    a = identity * np.where(convolved, 1.0 if normalized and post else through, 1.0)
     if anatomy.pooled_shortcut:
-        skip, entering = (_second(blocks, name) for name in ("skip", "input"))
+        skip, entering = (
+            np.array([np.square(np.asarray(of, np.float64)).mean() for of in values])
+            for values in zip(*((block.skip, block.input) for block in activations), strict=True)
+        )
         a = np.where(changes, skip / entering, a)
+    first = np.square(np.asarray(activations[0].input, np.float64)).mean(axis=(0, 3))
     options: dict[str, Any] = {
         "normalized": normalized,
-        "centered": centered,
+        "centered": anatomy.channel_biases if centered is None else centered,
         "first": first,
         "size": first.shape,
         "strides": strides,
-        "kernels": kernels,
+        "kernels": (3, 3) if m == 2 else (1, 3, 1),
     }
     if post:
         new = [
-            0.0 if weighted else 1 - c / c_out
-            for weighted, (*_, c), (*_, c_out) in zip(convolved, sizes, outputs, strict=True)
+            0.0 if weighted else 1 - x[-1] / y[-1]
+            for weighted, (x, y) in zip(convolved, shapes, strict=True)
         ]
         form = propagate_rectified(b, a, new_channels=new, random_skips=list(convolved), **options)
     else:
@@ -120,26 +104,29 @@ def predicted(
     if not anatomy.pooled_shortcut:
         return form
     # Centring does not act on gradients, which a pool divides among s x s inputs.
-    identity = 1.0 if constants.identity is None else np.square(constants.identity)
-    through_skip = identity * np.nan_to_num(shortcuts) / (1 if post else 2) / np.square(strides)
+    through_skip = identity * np.nan_to_num(through) / np.square(strides)
     more = np.where(changes, through_skip - form.skip / form.input, 0.0)
     return form._replace(backward=form.backward + more * form.active)
 
 
-def _second(blocks: list[dict[str, Any]], name: str) -> np.ndarray:
-    return np.array([np.square(np.asarray(block[name], np.float64)).mean() for block in blocks])
+def _has_form(anatomy: Anatomy, family: str) -> bool:
+    if family == "post_activation" and anatomy.norm_place == "merge":
+        return False
+    plain = anatomy.branches and anatomy.norm != "layer" and anatomy.beta == 1.0
+    other = anatomy.standardized or anatomy.same_padding
+    return family in ("pre_activation", "post_activation") and plain and not other
 
 
 def _last_scales(params: Any, m: int) -> np.ndarray:
     """The mean squared scale of the norm that ends each branch, ``[L]``."""
     role_map = roles.assign(params)
-    found = np.ones(role_map.num_branches)
-    for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
+    scales = np.ones(role_map.num_branches)
+    for leaf, value in role_map.items(params):
         if leaf.role is Role.NORM and leaf.path.endswith(f"/norm_{m}/scale"):
-            own = role_map.branches_of(leaf, leaf.count)
+            numbers = role_map.branches_of(leaf, leaf.count)
             squares = np.square(np.asarray(value, np.float64)).reshape(leaf.count, -1)
-            found[[k - 1 for k in own]] = squares.mean(axis=1)
-    return found
+            scales[[k - 1 for k in numbers]] = squares.mean(axis=1)
+    return scales
 
 
 __all__ = ["predicted"]

@@ -2,19 +2,20 @@
 
 The quantities that the papers argue with: the second moment of skip, branch and their sum, which
 part of the sum is the branch's, how much of it is the same for all images (the channels' means),
-and how large the gradient is that reaches each block's input.
+how correlated the two paths are, and how large the gradient is that reaches each block's input.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from nf_resnets import random
-from nf_resnets.analysis.loss import cross_entropies
-from nf_resnets.analysis.observe import ObservedFn, branches, no_perturbations, taps_of
+from nf_resnets.analysis.observe import Activations, Network, observe, slopes
 
 
 class Moments(NamedTuple):
@@ -58,49 +59,30 @@ class Signal(NamedTuple):
         return _quotient(self.skip.second, self.sum.second)
 
 
-def signal(observed: ObservedFn, params: Any, images: jax.Array, *, interior: int = 0) -> Signal:
+def signal(network: Network, params: Any, *inputs: Any, **answers: Any) -> Signal:
     """Measures every residual block of a network on a batch.
 
     Args:
-      observed: the network (see :func:`nf_resnets.analysis.observe.observe`).
+      network: ``network(params, *inputs)``, the forward pass, of any library.
       params: its parameters.
-      images: ``[B, H, W, C]``.
-      interior: how many positions on each side of every activation are left out. A zero-padded
-        3x3 convolution sees 4 pixels of 9 at a corner, and all 9 further in.
+      *inputs: a batch.
+      **answers: as for :func:`nf_resnets.analysis.observe`.
 
     Returns:
       Arrays ``[L]``, the blocks in order from the input.
 
-    Raises:
-      ValueError: if ``interior`` leaves nothing of an activation, or the network taps none.
-
     Example:
-      >>> from nf_resnets import models
-      >>> from nf_resnets.analysis.observe import observe
-      >>> images = jnp.ones((2, 8, 8, 3))
-      >>> model = models.WideResNet(depth=10, scheme="fixup", stem_channels=4)
-      >>> params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-      >>> jax.eval_shape(lambda at: signal(observe(model), at, images).share, params).shape
-      (3,)
+      >>> network = lambda w, x: x + jnp.maximum(x @ w, 0) @ w
+      >>> signal(network, 2 * jnp.eye(2), jnp.array([[1.0, -1.0]])).branch.second.tolist()
+      [8.0]
     """
-    _, taps = taps_of(observed, params, images)
-    return signal_of(taps, interior=interior)
+    return signal_of(observe(network, params, *inputs, **answers)[1])
 
 
-def signal_of(taps: Any, *, interior: int = 0) -> Signal:
-    """As :func:`signal`, from the taps that ``observed`` returned.
-
-    Example:
-      >>> x = jnp.array([1.0, -1.0]).reshape(2, 1, 1, 1)
-      >>> found = signal_of({"block_1": {"input": x, "skip": x, "branch": 0.5 * x, "sum": 1.5 * x}})
-      >>> found.share.tolist()
-      [0.1111]
-    """
-    found = [
-        Signal(*(moments(cropped(block[name], interior)) for name in Signal._fields))
-        for block in branches(taps, *Signal._fields)
-    ]
-    return jax.tree.map(lambda *values: jnp.stack(values), *found)
+def signal_of(activations: Sequence[Activations]) -> Signal:
+    """As :func:`signal`, from what :func:`nf_resnets.analysis.observe` returned."""
+    blocks = [Signal(*map(moments, block)) for block in activations]
+    return jax.tree.map(lambda *values: jnp.stack(values), *blocks)
 
 
 def moments(x: jax.Array) -> Moments:
@@ -114,86 +96,86 @@ def moments(x: jax.Array) -> Moments:
     mean = rows.mean(axis=0)
     # The two-pass variance, for E[x^2] - E[x]^2 cancels where the mean is large.
     variance = jnp.square(rows - mean.reshape(1, -1)).mean()
-    squared_mean = jnp.square(mean).mean()
-    return Moments(jnp.square(rows).mean(), squared_mean, variance)
+    return Moments(jnp.square(rows).mean(), jnp.square(mean).mean(), variance)
 
 
-def cropped(x: jax.Array, interior: int) -> jax.Array:
-    """Takes ``interior`` positions off each side of an image, ``[..., H, W, C]``.
+def eta(activations: Sequence[Activations]) -> jax.Array:
+    r"""The relative error of adding up variances, in percent, for every residual block.
 
-    Raises:
-      ValueError: if ``interior`` is negative, nothing is left, or ``x`` is no image.
+    ``eta_k = |(Var[alpha_k x_{k-1}] + Var[beta_k F_k(x_{k-1})] - Var[x_k]) / Var[x_k]| 100%``.
+    ``Var`` is each channel's variance over images and positions, averaged over the channels, and
+    ``x_k`` the sum before a ReLU. It is 0 where skip and branch are uncorrelated.
+
+    Args:
+      activations: as :func:`nf_resnets.analysis.observe` returns them.
+
+    Returns:
+      float32 ``[L]``; NaN where the sum is constant.
+
+    Source: Shao et al., *Is normalization indispensable for training deep neural networks?*,
+    NeurIPS 2020, author feedback, equation 1.
 
     Example:
-      >>> cropped(jnp.ones((1, 8, 8, 3)), 2).shape
-      (1, 4, 4, 3)
+      >>> x = jnp.array([1.0, -1.0]).reshape(2, 1, 1, 1)
+      >>> eta([Activations(input=x, skip=x, branch=x, sum=2 * x)]).tolist()  # |1 + 1 - 4| / 4
+      [50.0]
     """
-    if interior == 0:
-        return x
-    if x.ndim < 4 or interior < 0 or min(x.shape[-3:-1]) <= 2 * interior:
-        raise ValueError(
-            f"interior={interior} found for an activation of shape {list(x.shape)}; expected "
-            "images [B, H, W, C] with H and W above 2 * interior."
-        )
-    inside = slice(interior, -interior)
-    return x[..., inside, inside, :]
+    of = signal_of(activations)
+    skip, branch, total = (each.variance for each in (of.skip, of.branch, of.sum))
+    return 100 * jnp.abs((skip + branch - total) / total)
 
 
 def gradient_norms(
-    observed: ObservedFn,
+    network: Network,
     params: Any,
-    images: jax.Array,
-    *,
+    *inputs: Any,
     labels: jax.Array | None = None,
     key: jax.Array | None = None,
+    **answers: Any,
 ) -> jax.Array:
     r"""``||dl / dx_{k-1}||`` at every block's input, the L2 norm over the whole batch.
 
     ``l`` is the mean cross-entropy of the labels; or, with a key, ``<u, logits> / B`` for a random
     cotangent ``u ~ N(0, 1)``. A head of zeros, as Fixup's, lets no gradient through: see
-    :func:`nf_resnets.analysis.head.random_head`.
+    :func:`nf_resnets.analysis.random_head`.
 
     Args:
-      observed: the network (see :func:`nf_resnets.analysis.observe.observe`).
+      network: ``network(params, *inputs) -> logits``; all else is as for
+        :func:`nf_resnets.analysis.observe`.
       params: its parameters.
-      images: ``[B, H, W, C]``.
+      *inputs: a batch.
       labels: int32 ``[B]``.
       key: a JAX PRNG key; give this or the labels.
+      **answers: as for :func:`nf_resnets.analysis.observe`.
 
     Returns:
       float32 ``[L]``, the blocks in order from the input.
 
     Raises:
-      ValueError: if labels and key are both given, or neither is, or a label is no class.
-      TypeError: if ``key`` is not a PRNG key.
+      ValueError: if labels and key are both given, or neither is.
 
     Example:
-      >>> def observed(params, images, perturbations=None):
-      ...     x = images if perturbations is None else images + perturbations["block_1"]["input"]
-      ...     return x @ params, {"block_1": {"input": x}}
-      >>> gradient_norms(observed, jnp.eye(2), jnp.zeros((1, 2)), labels=jnp.array([0])).tolist()
-      [0.7071]
+      >>> network = lambda w, x: x + jnp.maximum(x @ w, 0) @ w
+      >>> gradient_norms(network, jnp.eye(2), jnp.ones((1, 2)), labels=jnp.array([0])).tolist()
+      [1.4142]
     """
     if (labels is None) == (key is None):
         given = "neither" if key is None else "both"
         raise ValueError(f"{given} of labels= and key= found; expected one of them.")
 
-    def loss(perturbations: Any) -> jax.Array:
-        logits, _ = observed(params, images, perturbations)
+    def loss(logits: jax.Array) -> jax.Array:
         if labels is not None:
-            return cross_entropies(logits, labels).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
         assert key is not None
         return (random.normal(key, logits.shape, logits.dtype) * logits).sum() / logits.shape[0]
 
-    gradients = branches(jax.grad(loss)(no_perturbations(observed, params, images)))
-    return jnp.stack(
-        [jnp.linalg.norm(block["input"].astype(jnp.float32).ravel()) for block in gradients]
-    )
+    _, _, gradients = slopes(loss, network, params, *inputs, **answers)
+    return jnp.stack([jnp.linalg.norm(g.input.astype(jnp.float32).ravel()) for g in gradients])
 
 
 def _quotient(part: jax.Array, whole: jax.Array) -> jax.Array:
-    # Of what is NaN the quotient is.
+    # NaN where the whole is NaN.
     return jnp.where(whole == 0, 0.0, part / jnp.where(whole == 0, 1.0, whole))
 
 
-__all__ = ["Moments", "Signal", "cropped", "gradient_norms", "moments", "signal", "signal_of"]
+__all__ = ["Moments", "Signal", "eta", "gradient_norms", "moments", "signal", "signal_of"]

@@ -52,7 +52,7 @@ class Plan:
         replaced = {key for norm in self.removed for key in norm.leaves}
         insertion = Insertion(traced, flow, residuals, self._uses, scheme.anatomy, replaced)
         self.parts = insertion.parts
-        places = _Places(traced, flow)
+        places = Places(traced, flow)
         numbers: dict[Path, dict[int, float]] = collections.defaultdict(dict)
         for norm in self.removed:
             for path, at, number in places.of_norm(norm):
@@ -107,7 +107,7 @@ def _kept(norms: list[Norm], keep: str | None) -> list[Norm]:
     return [norm for norm in norms if norm in named or not norm.is_inner]
 
 
-class _Places:
+class Places:
     """Which operands of which equations nodes and edges are."""
 
     def __init__(self, traced: Trace, flow: Flow) -> None:
@@ -131,6 +131,12 @@ class _Places:
             for path in self._paths[node]:
                 self._refuse_closed(path, f"the norm {norm.name!r}")
                 yield path, at, number
+
+    def of_result(self, value: int) -> Path:
+        """The equation whose result a value is."""
+        path = self._paths[value][0]
+        self._refuse_closed(path, f"the sum {list(self._shape(value))}")
+        return path
 
     def of_edge(self, value: int, step: int) -> set[tuple[Path, int]]:
         """The operands in which a step takes a value, before a call that must stay whole."""
@@ -170,4 +176,4 @@ class _Places:
                 )
 
 
-__all__ = ["Plan"]
+__all__ = ["Places", "Plan"]

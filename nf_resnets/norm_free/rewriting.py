@@ -25,6 +25,7 @@ REMATS = ("checkpoint", "remat", "remat2")
 CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 ENTERED = ("scan", "jit", "pjit", "closed_call", "core_call", *REMATS, *CUSTOM)
 """The calls in which operands can be changed."""
+RESULT = -1
 NEUTRAL = {"mul": 1.0, "div": 1.0, "add": 0.0, "sub": 0.0, "add_any": 0.0}
 
 
@@ -77,16 +78,19 @@ class Edits:
       numbers: what operands become.
       parts: what is applied to operands, in order.
       loop_at: the number of the loop that the ``scan`` at a path is.
+      recorded: operands that are returned, each with the key to return it by; the position
+        ``RESULT`` is that of an equation's first result.
     """
 
     numbers: dict[Path, dict[int, float]]
     parts: dict[Path, dict[int, list[Part]]]
     loop_at: dict[Path, int]
+    recorded: dict[Path, dict[int, list[Any]]] = dataclasses.field(default_factory=dict)
 
 
 def run(
     program: Any, args: Sequence[Any], edits: Edits, values: dict[tuple[str, str], jax.Array]
-) -> list[Any]:
+) -> tuple[list[Any], dict[Any, jax.Array]]:
     """Evaluates a closed jaxpr with changed operands.
 
     Args:
@@ -96,7 +100,7 @@ def run(
       values: of each part, by its key: ``[turns..., *shape]``.
 
     Returns:
-      The results.
+      The results, and what is recorded, by key: ``[turns..., *shape]``.
     """
     return _Run(edits).walk(program.jaxpr, program.consts, args, (), values)
 
@@ -104,14 +108,15 @@ def run(
 class _Run:
     def __init__(self, edits: Edits) -> None:
         self._edits = edits
-        paths = [*edits.numbers, *edits.parts]
+        paths = [*edits.numbers, *edits.parts, *edits.recorded]
         self._entered = {path[:end] for path in paths for end in range(1, len(path))}
         parts = [p for at in edits.parts.values() for some in at.values() for p in some]
         self._loops = {part.key: dict(part.loops) for part in parts}
 
     def walk(
         self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], path: Path, values: Any
-    ) -> list[Any]:
+    ) -> tuple[list[Any], dict[Any, Any]]:
+        recorded: dict[Any, Any] = {}
         known = dict(zip(jaxpr.constvars, consts, strict=True))
         known.update(zip(jaxpr.invars, args, strict=True))
 
@@ -119,12 +124,18 @@ class _Run:
             return atom.val if isinstance(atom, core.Literal) else known[atom]
 
         for index, equation in enumerate(jaxpr.eqns):
-            given = [read(atom) for atom in equation.invars]
-            results = self._equation(equation, given, (*path, index), values)
+            given, place = [read(atom) for atom in equation.invars], (*path, index)
+            # This changes the operands in place.
+            results, inside = self._equation(equation, given, place, values)
             known.update(zip(equation.outvars, results, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+            recorded |= inside
+            for at, keys in self._edits.recorded.get(place, {}).items():
+                recorded |= dict.fromkeys(keys, results[0] if at == RESULT else given[at])
+        return [read(atom) for atom in jaxpr.outvars], recorded
 
-    def _equation(self, equation: Any, args: list[Any], path: Path, values: Any) -> list[Any]:
+    def _equation(
+        self, equation: Any, args: list[Any], path: Path, values: Any
+    ) -> tuple[list[Any], dict[Any, Any]]:
         for at, parts in self._edits.parts.get(path, {}).items():
             for part in parts:
                 args[at] = part.applied(args[at], values[part.key])
@@ -132,11 +143,11 @@ class _Run:
             # A neutral element is left out, so that it costs nothing and rounds nothing.
             is_left = at == 0 and equation.primitive.name in ("sub", "div")
             if len(args) == 2 and not is_left and NEUTRAL.get(equation.primitive.name) == number:
-                return [jnp.broadcast_to(args[1 - at], equation.outvars[0].aval.shape)]
+                return [jnp.broadcast_to(args[1 - at], equation.outvars[0].aval.shape)], {}
             aval = equation.invars[at].aval
             args[at] = jnp.full(aval.shape, number, aval.dtype)
         if path not in self._entered:
-            return _evaluate(equation, args)
+            return _evaluate(equation, args), {}
         if equation.primitive.name == "scan":
             return self._scan(equation, args, path, values)
         program = called(equation)
@@ -144,14 +155,16 @@ class _Run:
         args = args[len(args) - len(jaxpr.invars) :]
         if equation.primitive.name in REMATS:
 
-            def body(values: Any, args: Any) -> list[Any]:
+            def body(values: Any, args: Any) -> Any:
                 return self.walk(jaxpr, consts, args, path, values)
 
             options = {name: equation.params[name] for name in ("policy", "prevent_cse")}
             return jax.checkpoint(body, **options)(values, args)
         return self.walk(jaxpr, consts, args, path, values)
 
-    def _scan(self, equation: Any, args: list[Any], path: Path, values: Any) -> list[Any]:
+    def _scan(
+        self, equation: Any, args: list[Any], path: Path, values: Any
+    ) -> tuple[list[Any], dict[Any, Any]]:
         options, loop = equation.params, self._edits.loop_at[path]
         start, end = options["num_consts"], options["num_consts"] + options["num_carry"]
         body = options["jaxpr"]
@@ -160,14 +173,16 @@ class _Run:
         def turn(carry: Any, slices: Any) -> Any:
             own, xs = slices
             given = [*args[:start], *carry, *xs]
-            out = self.walk(body.jaxpr, body.consts, given, path, {**values, **own})
-            return out[: end - start], out[end - start :]
+            out, recorded = self.walk(body.jaxpr, body.consts, given, path, {**values, **own})
+            return out[: end - start], (out[end - start :], recorded)
 
-        carry, stacked = jax.lax.scan(
+        carry, (stacked, recorded) = jax.lax.scan(
             turn, args[start:end], (cut, args[end:]), options["length"],
             reverse=options["reverse"], unroll=options["unroll"],
         )  # fmt: skip
-        return [*carry, *stacked]
+        # Turns are in the order of computation.
+        turns = {key: y[::-1] if options["reverse"] else y for key, y in recorded.items()}
+        return [*carry, *stacked], turns
 
 
 def _evaluate(equation: Any, args: Sequence[Any]) -> list[Any]:
@@ -177,4 +192,4 @@ def _evaluate(equation: Any, args: Sequence[Any]) -> list[Any]:
     return list(out) if equation.primitive.multiple_results else [out]
 
 
-__all__ = ["CUSTOM", "ENTERED", "Edits", "Part", "Path", "run"]
+__all__ = ["CUSTOM", "ENTERED", "RESULT", "Edits", "Part", "Path", "run"]

@@ -137,7 +137,7 @@ def norm_free(
             for at in traced.positions
         ]
         values = {part.key: now.value(part, params["parts"]) for part in now.parts}
-        results = run(traced.program, [*arrays, *jax.tree.leaves(inputs)], now.edits, values)
+        results, _ = run(traced.program, [*arrays, *jax.tree.leaves(inputs)], now.edits, values)
         return jax.tree.unflatten(jax.tree.structure(traced.result), results)
 
     kept = [None if at in first.gone else leaf for at, leaf in enumerate(leaves)]

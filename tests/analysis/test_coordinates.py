@@ -11,7 +11,8 @@ import numpy as np
 import optax
 import pytest
 
-from nf_resnets import analysis, models, optim, schemes, training
+from experiments.untrained import forward
+from nf_resnets import models, optim, schemes, training
 from nf_resnets.analysis import coordinate_rows, coordinates, growth
 from nf_resnets.init import Rules
 from nf_resnets.parametrization import COMPLETEP, DEPTH_MUP, STANDARD
@@ -41,13 +42,12 @@ def draw(width, depth, head=1.0, seed=1):
     }
 
 
-def observed(params, x, factor=1.0):
+def network(params, x, factor=1.0):
     def block(x, kernels):
-        y = x + factor * jax.nn.relu(x @ kernels["linear_1"]) @ kernels["linear_2"]
-        return y, {"input": x, "sum": y}
+        return x + factor * jax.nn.relu(x @ kernels["linear_1"]) @ kernels["linear_2"], None
 
-    x, taps = jax.lax.scan(block, x @ params["stem"]["kernel"], params["blocks"])
-    return x @ params["head"]["kernel"], {"encoder": {"layers": taps}}
+    x, _ = jax.lax.scan(block, x @ params["stem"]["kernel"], params["blocks"])
+    return x @ params["head"]["kernel"]
 
 
 RULE = {"sgd": optax.sgd(1e-3), "adam": optax.adam(1e-5)}  # near the first order
@@ -67,7 +67,7 @@ def by_width(kind, scheme):
         rule = optim.parametrized(
             RULE[kind], draws[0], scheme, base=draw(WIDTHS[0], 4), kind=kind, rules=RULES
         )
-        run = functools.partial(coordinates, observed, optimizer=rule, steps=STEPS)
+        run = functools.partial(coordinates, network, optimizer=rule, steps=STEPS)
         one = quick_jit(lambda params, run=run: run(params, INPUTS, LABELS))
         found[width] = jax.tree.map(lambda *each: sum(each) / DRAWS, *map(one, draws))
     return found
@@ -87,8 +87,8 @@ def by_depth(kind, scheme, exponent):
             rule, optax.multi_transform({"kept": optax.set_to_zero(), "learnt": optax.identity()},
                                         labels)
         )  # fmt: skip
-        network = functools.partial(observed, factor=depth**-exponent)
-        run = functools.partial(coordinates, network, optimizer=rule, steps=STEPS)
+        scaled = functools.partial(network, factor=depth**-exponent)
+        run = functools.partial(coordinates, scaled, optimizer=rule, steps=STEPS)
         found[depth] = quick_jit(run)(params, INPUTS, LABELS)
     return found
 
@@ -174,7 +174,7 @@ def test_transformers(parametrization, exponent):
             parametrize(RULE["adam"], kind="adam"),
             optax.masked(optax.set_to_zero(), {top: top not in STACKS for top in params}),
         )
-        run = functools.partial(coordinates, analysis.observe(model), optimizer=rule, steps=1)
+        run = functools.partial(coordinates, forward(model), optimizer=rule, steps=1)
         change = quick_jit(run)(params, (source, target), labels).change[1]
         found[layers] = change[2 * layers], change[-2]
     for ends in zip(*found.values(), strict=True):
@@ -183,18 +183,18 @@ def test_transformers(parametrization, exponent):
 
 def test_the_numbers_are_root_mean_squares():
     params = draw(32, 4)
-    run = functools.partial(coordinates, observed, optimizer=optax.sgd(0.1), steps=1)
+    run = functools.partial(coordinates, network, optimizer=optax.sgd(0.1), steps=1)
     found = quick_jit(run)(params, INPUTS, LABELS)
     assert found.size.shape == found.change.shape == (2, 6)
     np.testing.assert_array_equal(found.change[0], 0)
-    logits, _ = observed(params, INPUTS)
+    logits = network(params, INPUTS)
 
     def loss(params):
-        log_p = jax.nn.log_softmax(observed(params, INPUTS)[0])
+        log_p = jax.nn.log_softmax(network(params, INPUTS))
         return -jnp.take_along_axis(log_p, LABELS[:, None], 1).mean()
 
     moved = jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
-    after, _ = observed(moved, INPUTS)
+    after = network(moved, INPUTS)
     # A float32 sum over 32 channels, after five layers.
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4)
     close(found.size[:, -1], [np.square(z).mean() ** 0.5 for z in (logits, after)])

@@ -124,8 +124,3 @@ def test_the_largest_curvature_is_that_of_the_dense_hessian():
     expected = float(np.linalg.eigvalsh(by_products)[-1])
     assert float(found.value) == pytest.approx(expected, rel=10 * FLOAT32)
     assert float(found.residual) <= 1e-2 * expected
-
-
-def test_too_few_steps_are_refused():
-    with pytest.raises(ValueError, match="steps=0, size=3 found"):
-        run(np.eye(3), 0)

@@ -6,7 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from nf_resnets import analysis, schemes
+from experiments.untrained import forward
+from nf_resnets import analysis, roles, schemes
+from nf_resnets.analysis.closed_form import propagate
+from nf_resnets.analysis.updates import first_order_update
 from nf_resnets.init.transformers import alpha_beta, omega
 from tests.init.test_deepnorm import DECODER, DEPTH, ENCODER, network
 from tests.models.trees import quick_jit
@@ -14,7 +17,7 @@ from tests.models.trees import quick_jit
 
 def closed_form(depth, alpha, branch=1.0):
     """``LN(alpha x + F(x))``, where the second moment of ``F`` of an input of moment 1 is given."""
-    return analysis.propagate(np.full(depth, branch), np.full(depth, alpha**2), normalized_sum=True)
+    return propagate(np.full(depth, branch), np.full(depth, alpha**2), normalized_sum=True)
 
 
 def test_the_shares_of_admins_branches_grow_as_the_logarithm_of_their_number():
@@ -37,17 +40,20 @@ def test_feed_forward_branches_have_their_share(name):
         leaf[...] = path[-1].key == "scale"
     params = schemes.get(name).init(params, DEPTH, key=jax.random.key(1))
     tokens = tuple(np.random.default_rng(1).integers(1, 50, (2, 8, 16)))
-    _, taps = quick_jit(analysis.observe(model))(params, tokens)
-    blocks = [block for block in analysis.branches(taps) if "feed_forward" in block["name"]]
+    network_of_tokens = forward(model)
+    observe = quick_jit(lambda params: analysis.observe(network_of_tokens, params, *tokens)[1])
+    names = [branch.name for branch in roles.assign(params).branches]
+    pairs = zip(names, observe(params), strict=True)
+    blocks = [(name, block) for name, block in pairs if "feed_forward" in name]
     alphas = {"layernorm_post": (1, 1), "admin": (omega(2 * ENCODER), omega(3 * DECODER))}
     both = alpha_beta(ENCODER, DECODER)
     alphas["deepnorm"] = tuple(alpha for alpha, _ in both)
-    for block in blocks:
-        side = "decoder" in block["name"]
+    for where, block in blocks:
+        side = "decoder" in where
         beta = both[side][1] if name == "deepnorm" else 1
         gain = (2 / 3) * (4 / 3) / 2 / beta**4
         form = closed_form(1, alphas[name][side], gain)
-        second, sums = (np.square(block[part]).mean() for part in ("branch", "sum"))
+        second, sums = (np.square(of).mean() for of in (block.branch, block.sum))
         # Two layers of 128 and 256 units: a branch's moment is off by about sqrt(2 / 128), 12%;
         # seen: 10%. Without the root in omega it would be off by a factor of 2.
         assert second / sums == pytest.approx(form.share[0], rel=0.3)
@@ -72,7 +78,7 @@ def test_deepnorms_first_update_grows_far_less_with_depth():
                 def logits_fn(params, tokens):
                     return model.apply({"params": params}, *tokens)
 
-                return analysis.first_order_update(logits_fn, params, tokens, labels)
+                return first_order_update(logits_fn, params, tokens, labels)
 
             sizes.append(float(np.linalg.norm(quick_jit(update)(params))))
         grown[name] = sizes[1] / sizes[0]

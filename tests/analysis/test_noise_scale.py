@@ -57,13 +57,3 @@ def test_a_network_by_hand(parts):
     # Float32 sums of twelve squares, of which the difference is a tenth.
     assert found.signal == pytest.approx((6 * large - b * small) / (6 - b), rel=1e-4)
     assert found.noise == pytest.approx((small - large) / (1 / b - 1 / 6), rel=1e-4)
-
-
-def test_what_makes_no_pair_is_refused():
-    with pytest.raises(ValueError, match="small_batch=4 and large_batch=4 found"):
-        analysis.pair_estimates(jnp.ones(()), jnp.ones(()), small_batch=4, large_batch=4)
-    for parts in (1, 4):
-        with pytest.raises(ValueError, match=f"parts={parts} found; expected a divisor of the"):
-            analysis.gradient_noise(
-                lambda params, x: x, {}, jnp.ones((6, 2)), jnp.ones(6, int), parts=parts
-            )

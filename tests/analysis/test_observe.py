@@ -1,4 +1,4 @@
-"""Looking into networks: the branches in order, scanned or not, of images and of sentences."""
+"""Looking into networks of any library: the branches in order, scanned or not, and gradients."""
 
 import functools
 
@@ -6,12 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
+from flax import nnx
 
-from nf_resnets import analysis, models
+from experiments.untrained import forward
+from nf_resnets import analysis, models, roles, schemes
 from nf_resnets.models import architectures
 
 # What runs once needs no optimisation.
 quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)), jnp.float32)
 
 
 def started(model, *inputs):
@@ -27,122 +31,196 @@ def started(model, *inputs):
     return jax.tree.map(draw, dict(jax.eval_shape(model.init, jax.random.key(0), *inputs)))
 
 
-@pytest.mark.every(2)
-@pytest.mark.parametrize("name", ["wrn", "resnet"])
-def test_each_branch_begins_where_the_one_before_ends(name):
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x, _=None):
+        return x + nn.Dense(4)(nn.relu(nn.Dense(5)(x))), None
+
+
+class Scanned(nn.Module):
+    remat: bool = False
+    reverse: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        blocks = nn.scan(
+            nn.remat(Block) if self.remat else Block, variable_axes={"params": 0},
+            split_rngs={"params": True}, length=3, reverse=self.reverse,
+        )  # fmt: skip
+        return nn.Dense(2)(blocks(name="blocks")(x, None)[0])
+
+
+def linen(**options):
+    model = Scanned(**options)
+    params = started(model, X)["params"]
+    dense, order = params["blocks"], slice(None, None, -1) if options.get("reverse") else slice(3)
+    stacks = [dense[f"Dense_{n}"][name] for n in (0, 1) for name in ("kernel", "bias")]
+    layers = list(zip(*(stack[order] for stack in stacks), strict=True))
+    return lambda params, x: model.apply({"params": params}, x), params, layers, params["Dense_0"]
+
+
+def plain():
+    """A list of blocks, and a name of no meaning for each weight."""
+    rng = np.random.default_rng(1)
+    layers = [
+        tuple(jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((4, 5), (5,), (5, 4), (4,)))
+        for _ in range(3)
+    ]
+    head = {"kernel": jnp.asarray(rng.normal(size=(4, 2)), jnp.float32), "bias": jnp.zeros(2)}
+
+    def network(params, x):
+        for a, b, c, d in params["blocks"]:
+            x = x + jax.jit(lambda h, a=a, b=b, c=c, d=d: jax.nn.relu(h @ a + b) @ c + d)(x)
+        return x @ params["head"]["kernel"] + params["head"]["bias"]
+
+    return network, {"blocks": layers, "head": head}, layers, head
+
+
+class NNX(nnx.Module):
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.up = nnx.List([nnx.Linear(4, 5, rngs=rngs) for _ in range(3)])
+        self.down = nnx.List([nnx.Linear(5, 4, rngs=rngs) for _ in range(3)])
+        self.head = nnx.Linear(4, 2, rngs=rngs)
+
+    def __call__(self, x):
+        for up, down in zip(self.up, self.down, strict=True):
+            x = x + down(nnx.relu(up(x)))
+        return self.head(x)
+
+
+def of_nnx():
+    model = NNX()
+    graph, params = nnx.split(model)
+    layers = [
+        tuple(of[...] for of in (up.kernel, up.bias, down.kernel, down.bias))
+        for up, down in zip(model.up, model.down, strict=True)
+    ]
+    head = {"kernel": model.head.kernel[...], "bias": model.head.bias[...]}
+    return lambda params, x: nnx.merge(graph, params)(x), params, layers, head
+
+
+STRANGERS = {
+    "plain": plain, "nnx": of_nnx, "scan": linen,
+    "remat": functools.partial(linen, remat=True),
+    "reverse": functools.partial(linen, reverse=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", STRANGERS.values(), ids=STRANGERS)
+def test_a_strangers_network_is_looked_into_without_a_change(make):
+    network, params, layers, head = make()
+    u = jnp.array([1.0, -2.0])
+    outputs, blocks, gradients = quick(
+        lambda params: analysis.slopes(lambda z: (z @ u).sum(), network, params, X)
+    )(params)
+    # The same by hand, and backwards by the transposes.
+    x, hidden = X, []
+    assert len(blocks) == 3
+    for (a, b, c, d), block in zip(layers, blocks, strict=True):
+        hidden.append(x @ a + b > 0)
+        branch = jnp.where(hidden[-1], x @ a + b, 0) @ c + d
+        by_hand = analysis.Activations(x, x, branch, x + branch)
+        # Float32 sums of five products.
+        jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5),
+                     block, by_hand)  # fmt: skip
+        x = x + branch
+    np.testing.assert_allclose(outputs, x @ head["kernel"] + head["bias"], rtol=1e-5, atol=1e-5)
+    slope = jnp.broadcast_to(head["kernel"] @ u, x.shape)
+    for (a, _, c, _), active, gradient in zip(
+        layers[::-1], hidden[::-1], gradients[::-1], strict=True
+    ):
+        np.testing.assert_allclose(gradient.sum, slope, rtol=1e-5, atol=1e-5)
+        slope = slope + jnp.where(active, slope @ c.T, 0) @ a.T
+        np.testing.assert_allclose(gradient.input, slope, rtol=1e-5, atol=1e-5)
+
+
+SIDE = 16
+PAIRS = [
+    ("wrn", "fixup"), ("wrn", "batchnorm_merge"), ("cifar-resnet", "rescalenet"),
+    ("wrn", "batchnorm"), ("cifar-resnet", "batchnorm"), ("resnet", "plain"),
+]  # fmt: skip
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize(("name", "scheme"), PAIRS)
+def test_each_block_begins_where_the_one_before_ends(name, scheme):
+    """Also where a shortcut's layer stands behind the block's first norm, bias or activation."""
     architecture = architectures.ARCHITECTURES[name]
-    inputs = architecture.example(2)
-    model = architecture.smallest("plain")
-    params = started(model, *inputs)["params"]
-    _, taps = quick(analysis.observe(model))(params, *inputs)
-    blocks = analysis.branches(taps)
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(2, SIDE, SIDE, 3)), jnp.float32)
+    model = architecture.smallest(scheme)
+    variables = started(model, images)
+    stats = {name: tree for name, tree in variables.items() if name == "batch_stats"}
+    network = forward(model, stats)
+    _, blocks = quick(lambda params: analysis.observe(network, params, images))(variables["params"])
     assert len(blocks) == model.num_branches
-    after = jax.nn.relu if architecture.family == "post_activation" else lambda x: x
+    merged = schemes.get(scheme).anatomy.norm_place == "merge"
     for before, block in zip(blocks, blocks[1:], strict=False):
-        np.testing.assert_array_equal(block["input"], after(before["sum"]), err_msg=block["name"])
+        expected = before.sum
+        if merged:
+            # A norm is affine in each channel: perfectly correlated with the sum.
+            for channel in range(expected.shape[-1]):
+                pair = (np.ravel(of[..., channel]) for of in (block.input, expected))
+                assert abs(np.corrcoef(*pair)[0, 1]) > 0.999
+            continue
+        if architecture.family == "post_activation":
+            expected = jax.nn.relu(expected)
+        np.testing.assert_array_equal(block.input, expected)
     for block in blocks:
-        np.testing.assert_allclose(block["skip"] + block["branch"], block["sum"], rtol=1e-6)
+        np.testing.assert_allclose(block.skip + block.branch, block.sum, rtol=1e-6, atol=1e-6)
 
 
-def test_as_many_images_as_pixels_on_a_side_are_no_stack_of_blocks():
-    images = jnp.ones((8, 8, 8, 3))
-    model = models.WideResNet(depth=16, stem_channels=4)
-    params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-    found = jax.eval_shape(
-        lambda params: analysis.signal(analysis.observe(model), params, images), params
-    )
-    assert found.sum.second.shape == (6,)
-
-
-def test_a_scan_and_an_unrolled_loop_show_the_same():
+@pytest.mark.parametrize("options", [{"unroll": 10}, {"remat": True}], ids=str)
+def test_a_scan_shows_the_same_as_an_unrolled_or_recomputed_loop(options):
     images = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8, 8, 3)), jnp.float32)
-    scanned, unrolled = (
-        models.WideResNet(depth=22, stem_channels=4, scheme="plain", unroll=unroll)
-        for unroll in (1, 10)
+    scanned, other = (
+        models.WideResNet(depth=22, stem_channels=4, scheme="plain", **changed)
+        for changed in ({}, options)
     )
     params = started(scanned, images)["params"]
-    found = [
-        analysis.branches(quick(analysis.observe(model))(params, images)[1])
-        for model in (scanned, unrolled)
-    ]
-    for one, other in zip(*found, strict=True):
-        assert one["name"] == other["name"]
-        for part in ("input", "skip", "branch", "sum"):
-            # float32 sums in another order, over 9 blocks
-            np.testing.assert_allclose(one[part], other[part], rtol=1e-4, atol=1e-5)
+
+    def look(model):
+        observe = functools.partial(analysis.observe, forward(model))
+        return quick(observe)(params, images)[1]
+
+    for one, two in zip(look(scanned), look(other), strict=True):
+        # float32 sums in another order, over 9 blocks
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), one, two)
 
 
-def test_ten_stages_are_in_the_order_of_their_numbers():
-    block = {name: jnp.ones((1, 2, 2, 3)) for name in ("input", "skip", "branch", "sum")}
-    stacked = {name: jnp.ones((11, *value.shape)) for name, value in block.items()}
-    taps = {f"stage_{n}": {"first": block, "rest": stacked} for n in (10, 2, 1)}
-    names = [found["name"] for found in analysis.branches(taps)]
-    assert names[:3] == ["stage_1/first", "stage_1/rest[0]", "stage_1/rest[1]"]
-    assert names[12] == "stage_2/first" and names[24] == "stage_10/first"
-    assert names[35] == "stage_10/rest[10]" and len(names) == 36
-
-
-def test_a_transformers_branches_are_in_order_and_its_inputs_a_tuple():
+def test_a_transformers_branches_are_the_encoders_then_the_decoders():
     architecture = architectures.ARCHITECTURES["transformer"]
     source, target = architecture.example(2)
     model = architecture.smallest("plain")
     params = started(model, source, target)["params"]
-    observed = analysis.observe(model)
-    labels = jnp.asarray(target)
+    network, labels = forward(model), jnp.asarray(target)
 
     @quick
-    def measured(at):
-        norms = analysis.gradient_norms(observed, at, (source, target), labels=labels)
-        return *observed(at, (source, target)), norms
+    def measured(params):
+        norms = analysis.gradient_norms(network, params, source, target, labels=labels)
+        return analysis.observe(network, params, source, target)[1], norms
 
-    logits, taps, norms = measured(params)
-    blocks = analysis.branches(taps)
+    blocks, norms = measured(params)
     assert len(blocks) == model.num_branches == 15
-    assert [block["name"] for block in blocks[:6]] == [
-        "encoder/layers/attention[0]",
-        "encoder/layers/feed_forward[0]",
-        "encoder/layers/attention[1]",
-        "encoder/layers/feed_forward[1]",
-        "encoder/layers/attention[2]",
-        "encoder/layers/feed_forward[2]",
-    ]
-    assert [block["name"].rpartition("/")[2] for block in blocks[6:10]] == [
-        "attention[0]",
-        "cross_attention[0]",
-        "feed_forward[0]",
-        "attention[1]",
-    ]
-    within = [(at, at + 1) for at in range(14) if at != 5]  # the encoder ends, the decoder begins
-    for before, block in ((blocks[at], blocks[after]) for at, after in within):
-        np.testing.assert_array_equal(block["input"], before["sum"], err_msg=block["name"])
-    assert logits.shape[:2] == target.shape
-    # And the measures take them as they are.
-    assert analysis.signal_of(taps).share.shape == (15,)
+    names = [branch.name for branch in roles.assign(params).branches]
+    assert [name.startswith("encoder") for name in names] == [True] * 6 + [False] * 9
+    for at in (at for at in range(14) if at != 5):  # the encoder ends, the decoder begins
+        np.testing.assert_array_equal(blocks[at + 1].input, blocks[at].sum, err_msg=names[at])
     assert norms.shape == (15,) and bool((norms > 0).all())
 
 
-def test_dropout_is_off_unless_asked_for_and_batch_norm_uses_the_batch():
-    images = jnp.asarray(np.random.default_rng(0).normal(size=(4, 8, 8, 3)), jnp.float32)
-    model = models.CifarResNet(depth=8, stem_channels=4, scheme="rescalenet")
-    jax.eval_shape(analysis.observe(model), started(model, images)["params"], images)
-
-    model = models.CifarResNet(depth=8, stem_channels=4, scheme="batchnorm")
-    variables = started(model, images)
-    params, stats = variables["params"], variables["batch_stats"]
-
-    @quick
-    def logits(params):
-        modes = (None, True, False)
-        return [
-            analysis.observe(model, batch_stats=stats, train=train)(params, images)[0]
-            for train in modes
-        ]
-
-    default, with_batch, with_averages = logits(params)
-    np.testing.assert_array_equal(default, with_batch)
-    assert not np.allclose(default, with_averages)
+def test_a_block_of_shared_weights_is_as_many_blocks_as_it_is_called():
+    w = jnp.eye(4)
+    _, blocks = analysis.observe(lambda w, x: (x := x + jnp.sin(x @ w)) + jnp.sin(x @ w), w, X)
+    np.testing.assert_array_equal(blocks[1].input, blocks[0].sum)
 
 
-def test_a_network_without_taps_is_refused():
-    with pytest.raises(ValueError, match="no activation found in taps"):
-        analysis.branches({})
+def test_what_is_no_residual_network_is_refused():
+    with pytest.raises(ValueError, match="no residual branch found"):
+        analysis.observe(lambda w, x: jnp.sin(x @ w), jnp.eye(4), X)
+
+    def gated(w, x):
+        return jax.lax.cond(x.sum() > 0, lambda: x + jnp.sin(x @ w), lambda: x)
+
+    with pytest.raises(ValueError, match="is in a cond; expected it in plain code"):
+        analysis.observe(gated, jnp.eye(4), X)

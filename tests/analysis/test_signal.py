@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.untrained import OneStage
+from experiments.untrained import OneStage, forward
 from nf_resnets import analysis, models, schemes
 from nf_resnets.analysis import closed_form as cf
-from tests.models.trees import random_variables
+from nf_resnets.analysis.signal import moments
+from tests.analysis.test_closed_form import shares_of_last
 
 L, WIDTH, SIDE, DRAWS = 8, 32, 6, 32
 K = np.arange(1, L + 1)
@@ -64,12 +65,12 @@ def measured(anatomy, family):
     def one(variables_and_key):
         variables, key = variables_and_key
         params = analysis.random_head(variables["params"], jax.random.fold_in(key, 2))
-        observed = analysis.observe(model, batch_stats=variables.get("batch_stats"))
+        network = forward(model, {n: v for n, v in variables.items() if n == "batch_stats"})
         norms = jnp.zeros(L)
         if family == "pre_activation":  # which a test looks at
             cotangent = jax.random.fold_in(key, 3)
-            norms = analysis.gradient_norms(observed, params, images, key=cotangent)
-        return analysis.signal(observed, params, images), norms**2
+            norms = analysis.gradient_norms(network, params, images, key=cotangent)
+        return analysis.signal(network, params, images), norms**2
 
     return jax.jit(lambda *args: jax.lax.map(one, args), compiler_options=QUICKLY)
 
@@ -175,30 +176,12 @@ def test_the_input_of_rescalenet_contributes_half_of_the_last_block():
     # The skip path is the input times a constant: float32 rounding.
     np.testing.assert_allclose(identity_squared, np.tile(1 - BETA, (DRAWS, 1)), rtol=1e-5)
     assert identity_squared.prod(axis=1) == pytest.approx(0.5, rel=1e-5)
-    share, branches = cf.shares_of_last(CASES["rescalenet"][0])
+    share, branches = shares_of_last(CASES["rescalenet"][0])
     kept = signal.skip_share.prod(axis=1)
     assert errors(kept[:, None], share) < 4
     # Without padding the shares are 1/2 and 1/(2L); the padding takes from the branches.
     assert 0.5 < share < 0.61 and (branches < 1 / (2 * L)).all()
     assert errors(kept[:, None], 1 / 3) > 4
-
-
-def test_in_the_interior_var_doubles_without_any_correction():
-    scheme, blocks, side = schemes.get("alpha_one"), 2, 14
-    model = OneStage(blocks, WIDTH, scheme)
-    images = signs(1, side)
-
-    def one(params):
-        observed = analysis.observe(model)
-        # Five convolutions see the border no further in than five positions.
-        return [analysis.signal(observed, params, images, interior=n).sum.second for n in (5, 0)]
-
-    run = jax.jit(lambda params: jax.lax.map(one, params), compiler_options=QUICKLY)
-    found = run(drawn(scheme, blocks)["params"])
-    inside, everywhere = (np.asarray(values, np.float64) for values in found)
-    assert errors(inside, 2 * cf.alpha_one(blocks).sum) < 4
-    ratio = inside / everywhere
-    assert errors(ratio, 1.0) > 4  # the border lowers the whole image's moment
 
 
 @pytest.mark.parametrize(
@@ -244,74 +227,31 @@ def test_gradients_grow_towards_the_input_by_the_closed_form(name):
     assert abs(grown - 2 * np.log2(wrong.gradient[0] / wrong.gradient[-1])) > 0.15
 
 
-def test_a_gradient_norm_is_that_of_a_difference_quotient():
-    model = models.CifarResNet(depth=8, stem_channels=4, scheme="plain")
-    images = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 4, 3)), jnp.float32)
-    labels = jnp.array([1, 2, 3])
-    observed = analysis.observe(model)
-
-    @functools.partial(jax.jit, compiler_options=QUICKLY)
-    def both(params):
-        norms = analysis.gradient_norms(observed, params, images, labels=labels)
-        _, taps = observed(params, images)
-
-        def loss(value):
-            logits, _ = observed(params, images, {"stage_2": {"first": {"input": value}}})
-            return -jax.nn.log_softmax(logits)[jnp.arange(3), labels].mean()
-
-        nothing = jnp.zeros_like(taps["stage_2"]["first"]["input"])
-        gradient = jax.grad(loss)(nothing)
-        step = 1e-2 * gradient / jnp.linalg.norm(gradient.ravel())
-        return norms, (loss(step) - loss(-step)) / 2e-2
-
-    norms, slope = both(random_variables(model, 0, branch=1.0)["params"])
-    # Between kinks of the ReLUs the loss is smooth; the quotient is off by the square of its step.
-    assert float(norms[1]) == pytest.approx(float(slope), rel=0.02)
-    assert float(norms[0]) != pytest.approx(float(slope), rel=0.02)
-
-
-def test_labels_and_key_are_alternatives():
-    observed = analysis.observe(models.WideResNet(depth=10, stem_channels=4))
-    with pytest.raises(ValueError, match="neither of labels= and key= found"):
-        analysis.gradient_norms(observed, {}, jnp.ones((1, 4, 4, 3)))
-
-
 def test_moments_of_channels_by_hand():
     x = np.random.default_rng(0).normal(size=(4, 3, 3, 5)).astype(np.float32) + np.arange(5)
-    found = analysis.moments(jnp.asarray(x, jnp.float32))
+    found = moments(jnp.asarray(x, jnp.float32))
     mean = x.mean(axis=(0, 1, 2))
     np.testing.assert_allclose(found.squared_mean, (mean**2).mean(), rtol=1e-5)
     np.testing.assert_allclose(found.variance, x.var(axis=(0, 1, 2)).mean(), rtol=1e-5)
     np.testing.assert_allclose(found.second, found.squared_mean + found.variance, rtol=1e-5)
 
 
-def test_an_interior_of_nothing_is_refused():
-    x = jnp.ones((2, 4, 4, 3))
-    assert analysis.cropped(x, 1).shape == (2, 2, 2, 3)
-    for interior in (2, -1):
-        with pytest.raises(ValueError, match=f"interior={interior} found for an activation of"):
-            analysis.cropped(x, interior)
-    with pytest.raises(ValueError, match="expected images"):
-        analysis.cropped(jnp.ones((2, 3)), 1)
-
-
 @pytest.mark.slow
-def test_what_is_predicted_from_weights_and_taps_is_what_is_measured_across_stages():
+def test_what_is_predicted_from_weights_is_what_is_measured_across_stages():
     scheme = schemes.get("alpha_rsqrt_depth")
     model = models.WideResNet(depth=16, width=2, scheme=scheme)
     images = jax.random.normal(jax.random.key(5), (4, 8, 8, 3))
-    observed = analysis.observe(model)
 
     def one(key):
         params = scheme.init(model.init(key, images)["params"], 6, key=key)
-        return params, observed(params, images)[1]
+        return params, analysis.observe(forward(model), params, images)[1]
 
     run = jax.jit(one, compiler_options=QUICKLY)
     ratios = []
     for key in jax.random.split(jax.random.key(0), 8):
-        params, taps = run(key)
-        predicted = analysis.predicted(params, scheme, taps, family="pre_activation")
-        ratios.append(np.asarray(analysis.signal_of(taps).sum.second) / predicted.sum)
+        params, blocks = run(key)
+        predicted = analysis.predicted(params, scheme, blocks, family="pre_activation")
+        ratios.append(np.asarray(analysis.signal_of(blocks).sum.second) / predicted.sum)
     assert errors(np.array(ratios), 1.0) < 4
     assert errors(np.array(ratios), 1.5) > 4
 
@@ -321,22 +261,20 @@ def test_gradients_through_a_pooled_shortcut_grow_as_predicted():
     """RescaleNet's WRN-16-4, two draws; without the pool the first transition is off by 37%."""
     scheme, ratios = schemes.get("rescalenet"), []
     model = models.WideResNet(depth=16, width=4, scheme=scheme)
-    observed = analysis.observe(model)
+    network = forward(model)
 
     @functools.partial(jax.jit, compiler_options=QUICKLY)
-    def norms_and_taps(params, images, key):
-        norms = analysis.gradient_norms(observed, params, images, key=key)
-        return norms, observed(params, images)[1]
+    def norms_and_blocks(params, images, key):
+        norms = analysis.gradient_norms(network, params, images, key=key)
+        return norms, analysis.observe(network, params, images)[1]
 
     for key in jax.random.split(jax.random.key(0), 2):
         images = jax.random.normal(key, (32, 16, 16, 3))
         params = scheme.init(model.init(key, images[:1])["params"], 6, key=key)
-        params = scheme.calibrate(
-            params, network=lambda tree, x: model.apply({"params": tree}, x), inputs=(images,)
-        )
+        params = scheme.calibrate(params, network=network, inputs=(images,))
         params = analysis.random_head(params, key)
-        norms, taps = norms_and_taps(params, images, jax.random.key(3))
-        form = analysis.predicted(params, scheme, taps, family="pre_activation")
+        norms, blocks = norms_and_blocks(params, images, jax.random.key(3))
+        form = analysis.predicted(params, scheme, blocks, family="pre_activation")
         ratios.append((np.asarray(norms)[:-1] / norms[1:]) ** 2 / form.backward[:-1])
     # 64 channels and more, two draws: 2 to 3%.
     np.testing.assert_allclose(np.mean(ratios, axis=0), 1, atol=0.08)
@@ -346,5 +284,5 @@ def test_what_has_no_closed_form():
     alpha = schemes.get("skipinit")
     padded = dataclasses.replace(alpha.anatomy, same_padding=True)
     for scheme in ("nf_resnet", "nf_resnet_timm", dataclasses.replace(alpha, anatomy=padded)):
-        assert analysis.predicted({}, scheme, {}, family="pre_activation") is None
-    assert analysis.predicted({}, "fixup", {}, family="transformer") is None
+        assert analysis.predicted({}, scheme, [], family="pre_activation") is None
+    assert analysis.predicted({}, "fixup", [], family="transformer") is None

@@ -124,13 +124,9 @@ def test_losses_that_overflow_are_unstable():
     [
         ((0.5, 1.0), "low=0.5 found, which is unstable"),
         ((0.01, 0.1), "high=0.1 found, which is stable"),
-        ((0.1, 0.01), "low=0.1, high=0.01 found"),
-        ((0.0, 1.0), "low=0.0, high=1.0 found"),
     ],
 )
 def test_bounds_that_hold_no_border_are_refused(bounds, message):
     run = jax.jit(lambda rate: stable_rate.descend(quadratic, jnp.ones(4), rate, steps=50))
     with pytest.raises(ValueError, match=message):
         stable_rate.largest_stable_rate(run, *bounds)
-    with pytest.raises(ValueError, match="resolution=0 found"):
-        stable_rate.largest_stable_rate(run, 0.01, 1.0, resolution=0)

@@ -1,6 +1,7 @@
 """Theorem 3: its closed form against automatic differentiation, and the update that it sums to."""
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +9,6 @@ import numpy as np
 import optax
 import pytest
 
-from nf_resnets.analysis.update_terms import (
-    draw_network,
-    network_logits,
-    update_terms,
-    update_terms_by_jacobian,
-)
 from tests.models.trees import quick_jit
 
 WIDTH, CLASSES = 12, 5
@@ -22,16 +17,65 @@ FLOAT32 = 1e-5
 CASES = [(1, 1), (4, 1), (3, 2), (2, 3)]  # branches, m
 
 
-def network(num_branches, m, seed=0, scale=0.7):
-    key = jax.random.key(seed)
-    drawn = draw_network(
-        key,
-        width=WIDTH,
-        num_branches=num_branches,
-        num_classes=CLASSES,
-        layer_scales=[scale] * m,
-    )
-    return drawn, jax.random.normal(jax.random.fold_in(key, 99), (WIDTH,))
+class Network(NamedTuple):
+    """``x_l = x_{l-1} + ReLU(W_l^(m) ... ReLU(W_l^(1) x_{l-1}))`` and ``f = W_L x_{L-1}``."""
+
+    branches: Any
+    head: Any
+
+
+def network(num_branches, m, scales=None):
+    """He's draw, each layer times a scale, and an input."""
+    rng = np.random.default_rng(0)
+
+    def draw(count, scale):
+        drawn = scale * (2 / WIDTH) ** 0.5 * rng.standard_normal((count, WIDTH))
+        return jnp.asarray(drawn, jnp.float32)
+
+    scales = scales or [0.7] * m
+    branches = [[draw(WIDTH, scale) for scale in scales] for _ in range(num_branches)]
+    return Network(branches, draw(CLASSES, 1)), draw(1, 2)[0]
+
+
+def network_logits(network, x):
+    for branch in network.branches:
+        h = x
+        for weight in branch:
+            h = jax.nn.relu(weight @ h)
+        x = x + h
+    return network.head @ x
+
+
+def update_terms(network, x):
+    """``J_l^i = ||F^(i-)||^2 (df/dx_l)^T F^(i+) (F^(i+))^T (df/dx_l)``, equation 12.
+
+    ``F^(i-)`` is the input of layer ``i``, and ``F^(i+)`` leads from its pre-activation to the
+    branch's output. (As printed it begins with the layer's weight, without which equation 13 is.)
+    """
+    seen = []
+    for branch in network.branches:
+        h, layers = x, []
+        for weight in branch:
+            layers.append((weight, h, weight @ h > 0))
+            h = jax.nn.relu(weight @ h)
+        seen.append(layers)
+        x = x + h
+    head, slope, terms = (x @ x) * jnp.eye(CLASSES), network.head, []
+    for layers in reversed(seen):
+        through, of_branch = slope, []
+        for weight, h, active in reversed(layers):
+            through = through * active.reshape(1, -1)
+            of_branch.append((h @ h) * through @ through.T)
+            through = through @ weight
+        terms.append(of_branch[::-1])
+        slope = slope + through
+    return Network(terms[::-1], head)
+
+
+def update_terms_by_jacobian(network, x):
+    """``(df/dvec W) (df/dvec W)^T``."""
+    rows = jax.tree.map(lambda of: of.reshape(CLASSES, -1), jax.jacrev(network_logits)(network, x))
+    return jax.tree.map(lambda of: of @ of.T, rows)
 
 
 @functools.cache
@@ -165,10 +209,7 @@ def test_a_relu_is_a_diagonal_matrix_also_after_a_small_step():
 
 
 def test_a_zero_layer_under_a_relu_never_moves():
-    drawn = draw_network(
-        jax.random.key(0), width=WIDTH, num_branches=3, num_classes=CLASSES, layer_scales=[0.5, 0]
-    )
-    x = jax.random.normal(jax.random.key(1), (WIDTH,))
+    drawn, x = network(3, 2, scales=[0.5, 0])
     terms = quick_jit(update_terms_by_jacobian)(drawn, x)
     for inner, last in terms.branches:
         assert float(jnp.trace(inner)) == 0

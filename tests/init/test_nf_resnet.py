@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.untrained import forward
 from nf_resnets import init, schemes
-from nf_resnets.analysis.observe import branches, observe
+from nf_resnets.analysis import observe
 from nf_resnets.init.nf_resnet import ALPHA
 from nf_resnets.models import ARCHITECTURES, WideResNet
 from nf_resnets.models.layers import RELU_GAIN, standardized_kernel
@@ -83,11 +84,11 @@ def test_branches_have_variance_one_and_inputs_beta():
     def measure(key):
         params = model.init(key, jnp.asarray(images))["params"]
         params = init.nf_resnet(params, model.num_branches, gain=1.0, key=key)
-        _, taps = observe(model)(params, jnp.asarray(images))
+        _, blocks = observe(forward(model), params, jnp.asarray(images))
         inner = slice(2, -2)  # what zeros beyond the border lower is left out
         rows = [
-            [jnp.square(branch[name][:, inner, inner]).mean() for name in ("input", "branch")]
-            for branch in branches(taps)
+            [jnp.square(of[:, inner, inner]).mean() for of in (block.input, block.branch)]
+            for block in blocks
         ]
         return jnp.asarray(rows)
 

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.untrained import forward
 from nf_resnets import init
-from nf_resnets.analysis.observe import branches, observe
+from nf_resnets.analysis import observe
 from nf_resnets.init import Rules
 from nf_resnets.models import ARCHITECTURES
 from nf_resnets.roles import path_name
@@ -34,13 +35,12 @@ def test_every_branch_is_silent_and_no_other_scale_is_zero(name, last):
         for stage in range(1, stages + 1)
         for part in ("first", "rest")
     ]
-    observed = observe(model, batch_stats=variables["batch_stats"])
-    _, taps = quick_jit(observed)(params, images)
-    found = branches(taps)
-    assert len(found) == model.num_branches
-    for branch in found:
-        assert not np.any(branch["branch"])
-        assert np.any(branch["skip"])
+    network = forward(model, {"batch_stats": variables["batch_stats"]})
+    _, blocks = quick_jit(lambda params: observe(network, params, images))(params)
+    assert len(blocks) == model.num_branches
+    for block in blocks:
+        assert not np.any(block.branch)
+        assert np.any(block.skip)
 
 
 def _tree(branches=3):

@@ -38,7 +38,7 @@ def test_analyze_writes_its_table(capsys, tmp_path):
     options = analyze.Options(model="wrn-10-1", out=tmp_path / "page")
     assert analyze.main(options) == 0
     assert NO_MATPLOTLIB in capsys.readouterr().err
-    assert {path.name for path in (tmp_path / "page").iterdir()} == {"blocks.csv", "settings.json"}
+    assert {path.name for path in (tmp_path / "page").iterdir()} == {"blocks.csv"}
 
 
 @pytest.mark.slow

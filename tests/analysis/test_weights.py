@@ -1,23 +1,13 @@
 """eta_k, learnable scalars and weight norms, against tensors and trees with known answers."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import analysis, models, roles, schemes
+from nf_resnets import analysis, models, roles
+from nf_resnets.analysis.weights import layer_gains, shortcut_gains
 from tests.models.trees import random_variables
-
-# What runs once needs no optimisation.
-quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
-
-def taps_of(skip, branch, mean=0.0):
-    skip, branch = (np.asarray(x, np.float32).reshape(-1, 1, 1, 1) + mean for x in (skip, branch))
-    block = {"input": skip, "skip": skip, "branch": branch, "sum": skip + branch}
-    return {"block_1": {name: jnp.asarray(value) for name, value in block.items()}}
 
 
 @pytest.mark.parametrize(
@@ -32,30 +22,9 @@ def taps_of(skip, branch, mean=0.0):
 @pytest.mark.parametrize("mean", [0.0, 7.0])
 def test_eta_is_the_equation(skip, branch, percent, mean):
     # Whole numbers, but for a quotient in float32. A mean changes nothing: Var is centred.
-    found = analysis.eta(taps_of(skip, branch, mean))
-    assert found.tolist() == pytest.approx([percent], rel=1e-5, abs=1e-5)
-
-
-def test_eta_is_small_for_rescalenet_and_not_for_a_branch_that_copies_its_input():
-    images = jnp.asarray(np.random.default_rng(0).normal(size=(16, 8, 8, 3)), jnp.float32)
-    scheme = schemes.get("rescalenet")
-    model = models.CifarResNet(depth=8, scheme=scheme, stem_channels=8)
-
-    @quick
-    def taps_at(key):
-        params = scheme.init(model.init(key, images[:1])["params"], 3, key=key)
-        return analysis.observe(model)(params, images)[1]
-
-    taps = taps_at(jax.random.key(0))
-    eta = np.asarray(analysis.eta(taps))
-    assert eta.shape == (3,) and (eta < 20).all()
-    copied = jax.tree.map(lambda x: x, taps)
-    copied["stage_1"]["first"] |= {
-        "branch": copied["stage_1"]["first"]["skip"],
-        "sum": 2 * copied["stage_1"]["first"]["skip"],
-    }
-    # Var + Var against 4 Var
-    assert float(analysis.eta(copied)[0]) == pytest.approx(50, rel=1e-4)
+    skip, branch = (jnp.array(x, jnp.float32).reshape(-1, 1, 1, 1) + mean for x in (skip, branch))
+    etas = analysis.eta([analysis.Activations(skip, skip, branch, skip + branch)])
+    assert etas.tolist() == pytest.approx([percent], rel=1e-5, abs=1e-5)
 
 
 def numbered(tree):
@@ -86,6 +55,12 @@ def test_branches_without_a_scalar_have_none():
     assert np.isnan(found[:2]).all() and found[2] == 0.25
 
 
+def test_two_scalars_of_a_branch_are_multiplied():
+    block = {"fc_1": np.ones((2, 2)), "alpha": np.array([0.5]), "gain": np.array([3.0])}
+    rules = roles.Rules(branch=r"block_(\d)/fc_(\d)", alpha="alpha", multiplier="gain")
+    assert analysis.multipliers({"block_1": block}, rules=rules).tolist() == [1.5]
+
+
 def test_a_scalar_between_two_branches_is_refused():
     conv = np.ones((3, 3, 2, 2), np.float32)
     tree = {"block_1": {"conv_1": conv}, "block_2": {"conv_1": conv}, "alpha": np.ones(())}
@@ -111,7 +86,7 @@ def test_weight_norms_are_those_of_each_layer():
 def test_gains_of_he_are_2_and_only_real_shortcuts_have_one():
     model = models.WideResNet(depth=16, width=2, scheme="plain")
     params = random_variables(model, 0, branch=1.0)["params"]
-    gains, shortcuts = analysis.layer_gains(params), analysis.shortcut_gains(params)
+    gains, shortcuts = layer_gains(params), shortcut_gains(params)
     # The smallest kernel has 4,608 weights, whose mean square is known to 2%.
     np.testing.assert_allclose(gains, 2, rtol=0.08)
     assert np.isnan(shortcuts).tolist() == [False, True, False, True, False, True]
