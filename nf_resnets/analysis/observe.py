@@ -143,7 +143,7 @@ class _Watched:
         self._recorded: _Operands = collections.defaultdict(lambda: collections.defaultdict(list))
         self._shifted: _Operands = collections.defaultdict(lambda: collections.defaultdict(list))
         self._shifts: dict[tuple[str, str], jax.Array] = {}
-        entries = _entries(flow, residuals.branches)
+        entries = _entries(flow, residuals)
         for place, branch, entry in zip(itertools.count(), residuals.branches, entries):
             adder = dict(residuals.summands(flow[branch.sum]))
             skip = max(branch.shortcut, default=branch.fork)
@@ -215,39 +215,42 @@ class _Watched:
 _Operands = dict[Path, dict[int, list[Any]]]
 
 
-def _entries(flow: Flow, branches: Sequence[Residual]) -> list[int]:
+def _entries(flow: Flow, residuals: Residuals) -> list[int]:
     """For each branch the node of the stream that enters its block."""
-    sums = {branch.sum for branch in branches}
+    sums = {branch.sum for branch in residuals.branches}
 
-    def stream(at: int) -> list[int]:
-        """The way back to the last sum, or to where the shape changes."""
+    def way_back(at: int) -> tuple[list[int], bool]:
+        """The nodes back to the last sum or layer, which is true, or to a change of size."""
         way = [at]
         while way[-1] not in sums and not flow[way[-1]].is_layer:
             before = flow.above[way[-1]]
-            if before == NONE or flow[before].shape != flow[at].shape:
-                break
+            if before == NONE or flow[before].size != flow[at].size:
+                return way, False
             way.append(before)
-        return way
+        while len(way) > 1 and way[-2] in residuals.biases_after(way[-1]):
+            way.pop()
+        return way, True
 
+    plain = [branch for branch in residuals.branches if _is_plain(flow, branch)]
     steps = 0
-    plain = [b for b in branches if not flow.layers(b.shortcut) and _keeps_shape(flow, b)]
     for branch in plain:
-        way = stream(branch.fork)
+        way, _ = way_back(branch.fork)
+        steps = sum(flow[at].name != "carry" for at in way[:-1])
         if way[-1] in sums:
-            steps = len([at for at in way[:-1] if flow[at].name != "carry"])
             break
-        steps = int(not flow[branch.fork].is_layer)  # behind the stem
+        steps = min(steps, 1)  # behind a stem, of which a norm may be a part
     entries = []
-    for branch in branches:
-        way = stream(branch.fork)
-        ends_in_step = way[-1] in sums or flow[way[-1]].is_layer
-        at = len(way) - 1 - (steps if ends_in_step else 0)
-        entries.append(branch.fork if branch in plain else way[max(at, 0)])
+    for branch in residuals.branches:
+        way, is_step = way_back(branch.fork)
+        entry = way[max(len(way) - 1 - steps * is_step, 0)]
+        entries.append(branch.fork if branch in plain else entry)
     return entries
 
 
-def _keeps_shape(flow: Flow, branch: Residual) -> bool:
-    return flow[branch.fork].shape == flow[branch.sum].shape
+def _is_plain(flow: Flow, branch: Residual) -> bool:
+    """Whether a skip path is the identity, but for constants."""
+    same = flow[branch.fork].shape == flow[branch.sum].shape
+    return same and not flow.layers(branch.shortcut)
 
 
 __all__ = ["Activations", "Network", "Slopes", "observe", "slopes"]

@@ -11,28 +11,22 @@ class Chip:
 
     Attributes:
       name: as users write it.
-      kinds: what JAX calls it (``device_kind``), or how that starts.
-      bfloat16: FLOP/s of dense bfloat16 products, a multiplication and an addition being two.
-      float32: FLOP/s in float32; None where nothing is published. TPUs multiply float32 numbers in
-        bfloat16 by default, so that the peak of bfloat16 bounds these products, too.
+      kinds: what JAX calls it (``device_kind``), of a GPU how that starts.
+      bfloat16: FLOP/s of dense bfloat16 products, a multiplication and an addition being two. TPUs
+        multiply float32 numbers in bfloat16 by default.
       memory: bytes of high-bandwidth memory.
       usable: those of them that the compiler gives to programs, as it says when one is too large.
       bandwidth: bytes a second to and from it.
       source: where the numbers are from.
-      axes: of a slice of such chips; 0 for a GPU.
-      pod: the most chips in a slice.
     """
 
     name: str
     kinds: tuple[str, ...]
     bfloat16: float
-    float32: float | None
     memory: float
     usable: float
     bandwidth: float
     source: str
-    axes: int = 0
-    pod: int = 1
 
 
 _TPU = "Google Cloud's documentation of TPU system architectures, page of TPU {}"
@@ -42,19 +36,18 @@ _GB, _GIB = 1e9, 2.0**30
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", ("TPU v4",), 275e12, None, 32 * _GIB, 30.75 * _GIB, 1228e9,
-             _TPU.format("v4"), 3, 4096),
-        Chip("v5e", ("TPU v5 lite", "TPU v5e"), 197e12, None, 16 * _GIB, 15.75 * _GIB, 819e9,
-             _TPU.format("v5e"), 2, 256),
-        Chip("v5p", ("TPU v5", "TPU v5p"), 459e12, None, 95 * _GIB, 95 * _GIB, 2765e9,
-             _TPU.format("v5p"), 3, 6144),
-        Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, None, 32 * _GIB, 31.25 * _GIB, 1638e9,
-             _TPU.format("v6e"), 2, 256),
-        Chip("A100", ("NVIDIA A100",), 312e12, 19.5e12, 80 * _GB, 80 * _GB, 2039e9,
+        Chip("v4", ("TPU v4",), 275e12, 32 * _GIB, 30.75 * _GIB, 1228e9, _TPU.format("v4")),
+        Chip("v5e", ("TPU v5 lite", "TPU v5e"), 197e12, 16 * _GIB, 15.75 * _GIB, 819e9,
+             _TPU.format("v5e")),
+        Chip("v5p", ("TPU v5", "TPU v5p"), 459e12, 95 * _GIB, 95 * _GIB, 2765e9,
+             _TPU.format("v5p")),
+        Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, 32 * _GIB, 31.25 * _GIB, 1638e9,
+             _TPU.format("v6e")),
+        Chip("A100", ("NVIDIA A100",), 312e12, 80 * _GB, 80 * _GB, 2039e9,
              _GPU.format("A100 80 GB SXM")),
-        Chip("H100", ("NVIDIA H100",), 989e12, 67e12, 80 * _GB, 80 * _GB, 3350e9,
+        Chip("H100", ("NVIDIA H100",), 989e12, 80 * _GB, 80 * _GB, 3350e9,
              _GPU.format("H100 SXM")),
-        Chip("H200", ("NVIDIA H200",), 989e12, 67e12, 141 * _GB, 141 * _GB, 4800e9,
+        Chip("H200", ("NVIDIA H200",), 989e12, 141 * _GB, 141 * _GB, 4800e9,
              _GPU.format("H200 SXM")),
     )
 }  # fmt: skip
@@ -71,15 +64,11 @@ def chip_of(device_kind: str) -> Chip:
       >>> chip_of("TPU v5 lite").name, chip_of("NVIDIA H100 80GB HBM3").name
       ('v5e', 'H100')
     """
-    found = [chip for chip in CHIPS.values() if device_kind in chip.kinds]
-    found += [
-        chip for chip in CHIPS.values() if not chip.axes and device_kind.startswith(chip.kinds)
-    ]
-    if not found:
-        raise ValueError(
-            f"no data sheet of {device_kind!r} found; expected one of {', '.join(CHIPS)}."
-        )
-    return found[0]
+    for chip in CHIPS.values():
+        is_gpu = device_kind.startswith("NVIDIA") and device_kind.startswith(chip.kinds)
+        if is_gpu or device_kind in chip.kinds:
+            return chip
+    raise ValueError(f"no data sheet of {device_kind!r} found; expected one of {', '.join(CHIPS)}.")
 
 
 def shortest_step(flops: float, bytes_: float, chip: Chip) -> tuple[float, str]:

@@ -14,10 +14,7 @@ from nf_resnets.topology.chips import Chip, shortest_step
 
 
 class DoesNotFitError(Exception):
-    """The compiler found no room for a program; the text says how much it needs of what there is.
-
-    It is the compiler's own error in one clause.
-    """
+    """The compiler found no room for a program; its own error, in one clause."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +34,6 @@ class Footprint:
       flops: by the compiler's count; what loops repeat of it, by that of products.
       bytes: read and written, by the compiler's count, wherever they lie.
       main_bytes: those of them in the chip's main memory, read from the program's text.
-      copied: those of them that only bring an array into another layout, likewise.
       call_bytes: what a call moves in main memory besides its steps, however many it makes.
       collectives: of each kind, how many and how many bytes they give.
       compile_seconds: how long compiling took.
@@ -51,7 +47,6 @@ class Footprint:
     bytes: float
     main_bytes: float
     collectives: Mapping[str, tuple[float, float]]
-    copied: float = 0.0
     call_bytes: float = 0.0
     peak: int | None = None
     compile_seconds: float = 0.0
@@ -105,12 +100,15 @@ def footprint(compiled: jax.stages.Compiled, *, compile_seconds: float = 0.0) ->
         outputs=max(0, memory.output_size_in_bytes - memory.alias_size_in_bytes),
         code=memory.generated_code_size_in_bytes,
         # The compiler counts every loop once, and what is outside the steps.
-        flops=cost.get("flops", 0.0) + repeated.flops - once.flops,
-        bytes=cost.get("bytes accessed", 0.0) + repeated.bytes - once.bytes,
-        main_bytes=repeated.main_bytes,
-        copied=repeated.copied,
-        call_bytes=once.main_bytes - step_once.main_bytes,
-        collectives=repeated.collectives,
+        flops=cost.get("flops", 0.0) + repeated["flops"] - once["flops"],
+        bytes=cost.get("bytes accessed", 0.0) + repeated["bytes"] - once["bytes"],
+        main_bytes=repeated["main_bytes"],
+        call_bytes=once["main_bytes"] - step_once["main_bytes"],
+        collectives={
+            kind: (repeated[f"count {kind}"], repeated[f"bytes {kind}"])
+            for kind in hlo.COLLECTIVES
+            if repeated[f"count {kind}"]
+        },
         peak=getattr(memory, "peak_memory_in_bytes", None),
         compile_seconds=compile_seconds,
     )

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 COLLECTIVES = (
@@ -34,50 +35,10 @@ class Instruction:
     is_root: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Work:
-    """What a computation does.
-
-    Attributes:
-      flops: of its convolutions and matrix products.
-      bytes: that its instructions read and write.
-      main_bytes: those of them in the chip's main memory, and not in the one beside its cores.
-      copied: those that only bring an array into another layout: copies and transpositions.
-      collectives: of each kind, how many and how many bytes they give on each chip.
-    """
-
-    flops: float = 0.0
-    bytes: float = 0.0
-    main_bytes: float = 0.0
-    copied: float = 0.0
-    collectives: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
-
-    def __add__(self, other: Work) -> Work:
-        kinds = {**self.collectives, **other.collectives}
-        none = (0.0, 0.0)
-        return Work(
-            self.flops + other.flops,
-            self.bytes + other.bytes,
-            self.main_bytes + other.main_bytes,
-            self.copied + other.copied,
-            {
-                kind: (
-                    self.collectives.get(kind, none)[0] + other.collectives.get(kind, none)[0],
-                    self.collectives.get(kind, none)[1] + other.collectives.get(kind, none)[1],
-                )
-                for kind in kinds
-            },
-        )
-
-    def times(self, count: float) -> Work:
-        """As often as a loop does it."""
-        return Work(
-            count * self.flops,
-            count * self.bytes,
-            count * self.main_bytes,
-            count * self.copied,
-            {kind: (count * n, count * size) for kind, (n, size) in self.collectives.items()},
-        )
+Work = Counter[str]
+"""What a computation does: ``flops`` of its products; ``bytes`` that its instructions read and
+write, ``main_bytes`` those of them in the chip's main memory; of collectives ``count KIND`` and
+``bytes KIND``, what they give on each chip."""
 
 
 def work(text: str, *, repeat_loops: bool = True) -> Work:
@@ -89,11 +50,9 @@ def work(text: str, *, repeat_loops: bool = True) -> Work:
     Args:
       text: of ``jax.stages.Compiled.as_text()``.
       repeat_loops: False to count every loop once, as the compiler's own analysis does.
-
-    Raises:
-      ValueError: if there is no program in the text.
     """
-    return _Program(text, repeat_loops).work()
+    program = _Program(text, repeat_loops)
+    return program.of(program.entry)
 
 
 def step(text: str, *, repeat_loops: bool = True) -> Work:
@@ -103,41 +62,37 @@ def step(text: str, *, repeat_loops: bool = True) -> Work:
     each. The rest of a program is done once a call, however many steps that makes. A program
     without such a loop is a step as a whole.
     """
-    return _Program(text, repeat_loops).step()
+    program = _Program(text, repeat_loops)
+    rounds = program.unknown(program.entry, 1)
+    return max(rounds, key=lambda each: each["bytes"], default=program.of(program.entry))
+
+
+def _times(work: Work, count: int) -> Work:
+    return Counter({name: count * value for name, value in work.items()})
 
 
 class _Program:
     """Computations by name, and the work of each."""
 
     def __init__(self, text: str, repeat_loops: bool) -> None:
-        self._computations, self._entry = _parse(text)
+        self._computations, self.entry = _parse(text)
         self._repeat = repeat_loops
-        if not self._entry:
-            raise ValueError("no ENTRY computation found; expected the text of a compiled program.")
-        self._of = functools.cache(self._computation)
+        self.of = functools.cache(self._computation)
 
-    def work(self) -> Work:
-        return self._of(self._entry)
-
-    def step(self) -> Work:
-        """One round of the loop of unknown length that moves most; all work if there is none."""
-        loops = [work.times(rounds) for work, rounds in self._unknown(self._entry, 1)]
-        return max(loops, key=lambda each: each.bytes, default=self.work())
-
-    def _unknown(self, name: str, rounds: int) -> Iterator[tuple[Work, int]]:
-        """A round of each loop of unknown length, and how often a loop around it goes round."""
+    def unknown(self, name: str, rounds: int) -> Iterator[Work]:
+        """The rounds of each loop of unknown length, as often as a loop around it goes round."""
         for line in self._computations.get(name, {}).values():
             if line.op != "while":
                 continue
             body, condition = (_named(line.attributes, what) for what in ("body", "condition"))
             count = self._trips(line, condition)
             if count is None:
-                yield self._of(body) + self._of(condition), rounds
+                yield _times(self.of(body) + self.of(condition), rounds)
             else:
-                yield from self._unknown(body, rounds * count if self._repeat else rounds)
+                yield from self.unknown(body, rounds * count if self._repeat else rounds)
 
     def _computation(self, name: str) -> Work:
-        total = Work()
+        total: Work = Counter()
         for instruction in self._computations.get(name, {}).values():
             total += self._instruction(instruction, self._computations[name])
         return total
@@ -145,50 +100,37 @@ class _Program:
     def _instruction(self, this: Instruction, around: Mapping[str, Instruction]) -> Work:
         op = this.op.removesuffix("-start")
         if this.op in _FREE or this.op.endswith(("-done", "-update")):
-            return Work()
-        if op in COLLECTIVES:
-            return self._collective(op, this, around)
+            return Counter()
         if op == "while":
             body, condition = (_named(this.attributes, what) for what in ("body", "condition"))
             count = (self._trips(this, condition) or 1) if self._repeat else 1
-            return (self._of(body) + self._of(condition)).times(count)
+            return _times(self.of(body) + self.of(condition), count)
         if op == "conditional":
             names = re.findall(r"%([\w.\-]+)", this.attributes.split("branch_computations")[-1])
-            branches = [self._of(each) for each in names if each in self._computations]
-            return max(branches, key=lambda each: each.bytes, default=Work())
+            branches = [self.of(each) for each in names if each in self._computations]
+            return max(branches, key=lambda each: each["bytes"], default=Counter())
+        called = _CALLS.search(this.attributes)
         if op in ("call", "async"):
-            called = _CALLS.search(this.attributes)
-            return self._of(called[1]) if called else Work()
+            return self.of(called[1]) if called else Counter()
         if op == "custom-call" and re.search(r'"(ConcatBitcast|AllocateBuffer)"', this.attributes):
-            return Work()  # which are names for memory
-        moved = self._moved(op, this, around)
-        inside, ops = Work(), {this.op}
-        if op == "fusion" and (called := _CALLS.search(this.attributes)):
-            inside = self._of(called[1])  # of which only the products and collectives count
-            ops = {line.op for line in self._computations[called[1]].values()} - _FREE
-        total = sum(size for size, _ in moved)
-        return Work(
-            inside.flops + _product_flops(this, around),
-            total,
-            sum(size for size, slow in moved if slow),
-            # The start of a copy moves an array between memories, and leaves its layout as it is.
-            total if ops and ops <= {"copy", "transpose"} else 0.0,
-            inside.collectives,
-        )
-
-    def _collective(self, op: str, this: Instruction, around: Mapping[str, Instruction]) -> Work:
+            return Counter()  # which are names for memory
         shapes = [around[name].shape for name in this.operands if name in around]
-        given = _sent(this.shape)
-        if this.op.endswith("-start") and op != "all-reduce":
-            given -= sum(map(_sent, shapes))  # a start's tuple has the operands in it
-        moved = [array for shape in (*shapes, this.shape) for array in _arrays(shape)]
-        return Work(
-            0.0,
-            sum(size for size, _ in moved),
-            sum(size for size, slow in moved if slow),
-            0.0,
-            {op: (1.0, float(given))},
-        )
+        if op in COLLECTIVES:
+            moved = [array for shape in (*shapes, this.shape) for array in _arrays(shape)]
+            given = _sent(this.shape)
+            if this.op.endswith("-start") and op != "all-reduce":
+                given -= sum(map(_sent, shapes))  # a start's tuple has the operands in it
+            inside: Work = Counter({f"count {op}": 1, f"bytes {op}": given})
+        else:
+            moved, inside = self._moved(op, this, around), Counter()
+            if op == "fusion" and called:  # of which only the products and collectives count
+                of_fusion = self.of(called[1])
+                kept = (name for name in of_fusion if name not in ("bytes", "main_bytes"))
+                inside = Counter({name: of_fusion[name] for name in kept})
+            inside["flops"] += _product_flops(this, around)
+        inside["bytes"] += sum(size for size, _ in moved)
+        inside["main_bytes"] += sum(size for size, slow in moved if slow)
+        return inside
 
     def _trips(self, this: Instruction, condition: str) -> int | None:
         """How often a loop goes round; None if that is not known."""
@@ -333,7 +275,7 @@ def _sent(shape: str) -> int:
     return sum(size for size, _ in _arrays(re.sub(r"\{[^}]*\}", "", shape)))
 
 
-def _product_flops(this: Instruction, around: Mapping[str, Instruction]) -> float:
+def _product_flops(this: Instruction, around: Mapping[str, Instruction]) -> int:
     """Of a convolution or matrix product, a multiplication and an addition being two.
 
     Positions of a window that lie in the padding, or in the holes of a dilated input, do not count.
@@ -342,15 +284,13 @@ def _product_flops(this: Instruction, around: Mapping[str, Instruction]) -> floa
         left = _sides(around[this.operands[0]].shape)
         over = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", this.attributes)
         axes = [int(axis) for axis in over[1].split(",") if axis] if over else []
-        return 2.0 * math.prod(_sides(this.shape)) * math.prod(left[axis] for axis in axes)
-    if this.op != "convolution":
-        return 0.0
+        return 2 * math.prod(_sides(this.shape)) * math.prod(left[axis] for axis in axes)
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", this.attributes)
-    if labels is None:
-        return 0.0
+    if this.op != "convolution" or labels is None:
+        return 0
     x, kernel = (_sides(around[name].shape) for name in this.operands[:2])
     out = _sides(this.shape)
-    flops = 2.0 * kernel[labels[2].index("i")]
+    flops = 2 * kernel[labels[2].index("i")]
     flops *= out[labels[3].index("b")] * out[labels[3].index("f")]
     window = _window(this.attributes)
     for axis in range(len(labels[1]) - 2):
@@ -438,4 +378,4 @@ def _closing(text: str) -> int:
     return len(text) - 1
 
 
-__all__ = ["COLLECTIVES", "Instruction", "Work", "step", "work"]
+__all__ = ["COLLECTIVES", "Work", "step", "work"]

@@ -1,8 +1,6 @@
 """Programs compiled for slices of v5e on this machine, against compilations by hand."""
 
 import importlib.util
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +88,7 @@ def test_a_tiny_network_on_one_chip_is_as_compiled_by_hand():
     assert found.call_bytes > 0
     # The reader's own count comes near the compiler's, padding of tiles included.
     read = hlo.work(by_hand.as_text(), repeat_loops=False)
-    assert read.bytes == pytest.approx(cost["bytes accessed"], rel=0.35)
+    assert read["bytes"] == pytest.approx(cost["bytes accessed"], rel=0.35)
     assert 0 < found.main_bytes < found.bytes
     assert found.memory < CHIPS["v5e"].usable
 
@@ -152,16 +150,3 @@ def test_a_dry_run_prints_what_a_grid_needs_of_a_slice(tmp_path):
     ):  # fmt: skip
         assert words in done.stdout
     assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.slow
-@needs_libtpu
-def test_analysis_compiles_a_step_for_a_slice():
-    command = [
-        sys.executable, "-m", "nf_resnets.analysis", "--model", "wrn-10-1", "--stem-channels", "4",
-        "--batch-size", "64", "--compile-for", "v5e:2x2",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    for words in ("Chips: 4 of v5e:2x2", "; 4 to a run", "wrn-10-1, fixup, batch 64: 1 run of",
-                  "collectives a step: 1 all-reduce of 19.5 KiB"):  # fmt: skip
-        assert words in done.stdout

@@ -49,12 +49,12 @@ ARRAY, WEIGHT = 64 * 256 * 4, 256 * 256 * 4
 
 def test_a_loop_of_constant_length_counts_as_often():
     once, found = hlo.work(TEXT, repeat_loops=False), hlo.work(TEXT)
-    assert once.flops == 2 * 64 * 256 * 256
-    assert found.flops == 3 * once.flops
+    assert once["flops"] == 2 * 64 * 256 * 256
+    assert found["flops"] == 3 * once["flops"]
     # The scan reads one weight at a time and not all three; x and the product lie beside the core.
     gathered = 128 * 256 * 4
-    assert found.main_bytes == pytest.approx(3 * 3 * WEIGHT + gathered + ARRAY, rel=1e-3)
-    assert found.bytes == pytest.approx(
+    assert found["main_bytes"] == pytest.approx(3 * 3 * WEIGHT + gathered + ARRAY, rel=1e-3)
+    assert found["bytes"] == pytest.approx(
         3 * (3 * WEIGHT + 2 * ARRAY + 2 * ARRAY) + 2 * ARRAY + gathered, rel=0.02
     )
 
@@ -68,33 +68,19 @@ def test_a_step_is_a_round_of_the_loop_of_unknown_length():
     unknown = TEXT.replace("constant(3)", "parameter(1)")
     step, whole = hlo.step(unknown), hlo.work(unknown)
     # What is beside the loop, here a gather, a call does once.
-    assert whole.bytes - step.bytes == (2 * 64 + 128) * 256 * 4
-    assert step.flops == whole.flops == 2 * 64 * 256 * 256
-    assert set(step.collectives) == {"all-reduce"}
+    assert whole["bytes"] - step["bytes"] == (2 * 64 + 128) * 256 * 4
+    assert step["flops"] == whole["flops"] == 2 * 64 * 256 * 256
+    assert step["count all-reduce"] == 1 and not step["count all-gather"]
     # Of known length, the loop is part of a larger step.
     assert hlo.step(TEXT) == hlo.work(TEXT)
 
 
-def test_copies_into_another_layout_are_told_from_moves_between_memories():
-    text = """ENTRY %main (x: f32[]) -> f32[] {
-  %x = f32[16,128]{1,0:T(8,128)} parameter(0)
-  %moved = (f32[16,128]{1,0:T(8,128)S(1)}, f32[16,128]{1,0:T(8,128)}, u32[]) copy-start(%x)
-  %there = f32[16,128]{1,0:T(8,128)S(1)} copy-done(%moved)
-  ROOT %turned = f32[16,128]{0,1:T(8,128)S(1)} copy(%there)
-}
-"""
-    found = hlo.work(text)
-    assert found.copied == 2 * 128 * 128 * 4  # 16 columns fill 128 places
-    assert found.bytes == found.copied + 2 * 16 * 128 * 4
-
-
 def test_collectives_are_counted_by_kind_and_bytes():
-    assert hlo.work(TEXT).collectives == {
-        "all-reduce": (3.0, 3.0 * ARRAY),
-        "all-gather": (1.0, 128 * 256 * 4.0),
-    }
+    found = hlo.work(TEXT)
+    assert (found["count all-reduce"], found["bytes all-reduce"]) == (3, 3 * ARRAY)
+    assert (found["count all-gather"], found["bytes all-gather"]) == (1, 128 * 256 * 4)
     none = "ENTRY %main () -> f32[] {\n  ROOT %one = f32[] constant(1)\n}\n"
-    assert hlo.work(none).collectives == {}
+    assert not hlo.work(none)
 
 
 def convolution(layout: str, window: str, x: str, out: str) -> str:
@@ -118,18 +104,13 @@ def convolution(layout: str, window: str, x: str, out: str) -> str:
 )
 def test_a_convolution_counts_what_meets_an_input(window, x, out, positions):
     found = hlo.work(convolution("{3,2,1,0}", window, x, out))
-    assert found.flops == 2 * 8 * 16 * 16 * positions**2
+    assert found["flops"] == 2 * 8 * 16 * 16 * positions**2
 
 
 def test_tiles_are_full():
     plain = hlo.work(convolution("{3,2,1,0}", "size=3x3", "8,8,8,16", "8,6,6,16"))
     tiled = hlo.work(convolution("{3,2,1,0:T(8,128)}", "size=3x3", "8,8,8,16", "8,6,6,16"))
     weight = 9 * 16 * 128 * 4
-    assert plain.bytes - weight == (8 * 8 * 8 + 8 * 6 * 6) * 16 * 4
+    assert plain["bytes"] - weight == (8 * 8 * 8 + 8 * 6 * 6) * 16 * 4
     # 16 channels fill 128 places, 6 columns 8 rows.
-    assert tiled.bytes - weight == (8 * 8 * 8 + 8 * 6 * 8) * 128 * 4
-
-
-def test_what_is_no_program_is_refused():
-    with pytest.raises(ValueError, match="no ENTRY computation found"):
-        hlo.work("HloModule empty\n")
+    assert tiled["bytes"] - weight == (8 * 8 * 8 + 8 * 6 * 8) * 128 * 4
