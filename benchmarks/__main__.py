@@ -25,7 +25,7 @@ import rich.table
 from benchmarks import gpu
 from benchmarks.machine import machine
 from benchmarks.rows import Row
-from nf_resnets import command_line, places
+from nf_resnets import command_line
 
 Part = Literal[
     "against_torch",
@@ -72,13 +72,10 @@ def main(settings: Settings) -> int:
     about = machine()
     started = datetime.datetime.now()
     out = settings.out or Path(f"runs/bench-{started:%Y%m%d-%H%M%S}")
-    try:
-        if out.expanduser().exists():
-            raise FileExistsError(f"out={out} is there already; name a new folder.")
-        out = places.try_folder(out)
-    except OSError as error:
-        print(error, file=sys.stderr)
+    if out.exists():
+        print(f"--out {out} is there already; name a new folder.", file=sys.stderr)
         return 2
+    out.mkdir(parents=True)
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     if settings.gpu:
         todo = gpu.tasks(out, quick=settings.quick, data_dir=settings.data_dir)

@@ -14,17 +14,11 @@ targets, each a row with its limit:
    activations) fits in 16 GiB.
 
 The networks are WRN-n-1 (16 channels, ``n = 6N + 4``) with Fixup, the step is value_and_grad and
-the SGD update. Times are those of 8x8 images, so that a step of 10,000 layers takes seconds.
-Without loops steps are compiled and made of 100 layers: the compiler needs minutes and gigabytes
-for more. Memory is what the compiler plans (``memory_analysis``), and the most that a
-fresh process had while it made a step. Activation memory is by how much the plan for 128 images
-exceeds that for 64, which leaves gradients out. The step of target 5 takes minutes and is only
-planned here; this makes it::
+the SGD update. Times are those of 8x8 images. Memory is what the compiler plans. Activation memory
+is by how much the plan for 128 images exceeds that for 64, which leaves gradients out.
 
-    python -m benchmarks.fresh benchmarks.depth:peak '["wrn-10000-1", 64, 32, true]'
-
-Cost on two cores: quarter of an hour; ``--quick`` a minute and a half, in which 1 is measured with
-22 layers, 3 to 1,000 layers, and 4 not at all.
+Cost on two cores: ten minutes; ``--quick`` a minute, in which 1 is measured with 22 layers, 3 to
+1,000 layers, and 4 not at all.
 """
 
 from __future__ import annotations
@@ -44,7 +38,6 @@ from benchmarks.rows import Row
 from benchmarks.timing import Ratio, interleaved, ratio
 
 TITLE = "Depth: compilation, step time of a layer and memory, from 100 to 10,000 layers"
-DEPTHS = (100, 304, 1000, 10_000)
 SHALLOW, DEEP = 100, 10_000
 STEP_LIMIT, COMPILE_LIMIT, LAYER_LIMIT, MEMORY_LIMIT = 1.15, 1.5, 1.15, 16 * 1024
 NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "0"}
@@ -63,43 +56,27 @@ def unavailable() -> str | None:
 
 def measure(*, quick: bool) -> Iterator[Row]:
     yield from _forms(quick)
-    yield from _compilation(quick)
-    yield from _layers(quick)
+    yield _compilation(quick)
+    yield _layers(quick)
     yield from _memory(quick)
-    if not quick:
-        yield from _peaks()
-
-
-# --- Scanned, unrolled, recomputed -------------------------------------------------------------
 
 
 def _forms(quick: bool) -> Iterator[Row]:
-    if quick:
-        # Compiling a hundred layers one by one would take most of the time.
-        cases = [Case("wrn-22-1", batch=64, side=8)]
-    else:
-        cases = [
-            Case("wrn-100-1", batch=64, side=8),
-            Case("cifar-resnet-110", batch=64, side=8),
-            Case("wrn-100-1", batch=8),
-        ]
-    for case in cases:
-        found = _fresh("in_turns", case.network, case.batch, case.side, 5 if quick else 9)
-        seconds = found.pop("seconds")
-        found |= {f"{form}_step_ms": _milli(values) for form, values in seconds.items()}
-        for form, limit, than in (
-            ("scanned", STEP_LIMIT, "unrolled"),
-            ("remat", None, "scanned"),
-        ):
-            compared = f"step time, {form} / {'kept' if form == 'remat' else than}"
-            value = ratio(seconds[form], seconds[than])
-            yield Row("depth", case.title, compared, value, limit, numbers=found)
+    # Compiling a hundred layers one by one would take most of the quick run's time.
+    network = "wrn-22-1" if quick else "wrn-100-1"
+    found = _fresh("in_turns", network, 64, 8, 5 if quick else 9)
+    seconds = found.pop("seconds")
+    found |= {f"{form}_step_ms": _milli(values) for form, values in seconds.items()}
+    for form, than, limit in (("scanned", "unrolled", STEP_LIMIT), ("remat", "scanned", None)):
+        compared = f"step time, {form} / {than}"
+        value = ratio(seconds[form], seconds[than])
+        yield Row("depth", Case(network, 64, 8).title, compared, value, limit, numbers=found)
 
 
 def in_turns(network: str, batch: int, side: int, rounds: int) -> dict[str, Any]:
     """The seconds of each form's steps, which take turns, and of its compilation."""
     case = Case(network, batch, side)
-    depth = _depth(network)
+    depth = int(network.split("-")[1])
     steps, found = {}, {}
     for form, options in FORMS.items():
         start = time.perf_counter()
@@ -144,119 +121,77 @@ def lowered_step(case: Case, batch: Any, **options: Any) -> Any:
     return step.lower(make_state(case, abstract=True), batch)
 
 
-# --- Compilation -------------------------------------------------------------------------------
+def _compilation(quick: bool) -> Row:
+    rounds = range(1 if quick else 3)
+    deep, shallow = ([_fresh("compile_seconds", n) for _ in rounds] for n in (DEEP, SHALLOW))
+    return Row(
+        "depth",
+        "WRN-n-1 fixup, 64 x 8x8",
+        f"lower and compile, {DEEP} layers / {SHALLOW}",
+        ratio(deep, shallow),
+        COMPILE_LIMIT,
+        numbers={"deep_s": statistics.median(deep), "shallow_s": statistics.median(shallow)},
+    )
 
 
-def _compilation(quick: bool) -> Iterator[Row]:
-    depths = (SHALLOW, DEEP) if quick else (SHALLOW, 1000, DEEP)
-    forms = ("scanned",) if quick else ("scanned", "remat")
-    unrolled = () if quick else (SHALLOW,)
-    seconds: dict[tuple[str, int], list[float]] = {}
-    for _ in range(1 if quick else 3):
-        for depth in depths:
-            for form in forms:
-                found = _fresh("compile_seconds", depth, form)
-                seconds.setdefault((form, depth), []).append(found)
-    for form in forms:
-        for depth in depths:
-            if depth != SHALLOW:
-                yield Row(
-                    "depth",
-                    f"WRN-n-1 fixup, 64 x 8x8, {form}",
-                    f"lower and compile, {depth} layers / {SHALLOW}",
-                    ratio(seconds[form, depth], seconds[form, SHALLOW]),
-                    COMPILE_LIMIT if depth == DEEP else None,
-                    numbers={
-                        f"layers_{n}_s": statistics.median(seconds[form, n])
-                        for n in (depth, SHALLOW)
-                    },
-                )
-    for depth in unrolled:
-        found, loop = _fresh("compile_seconds", depth, "unrolled"), seconds["scanned", depth]
-        yield Row(
-            "depth",
-            f"wrn-{depth}-1 fixup, 64 x 8x8",
-            "lower and compile, unrolled / scanned",
-            _single(found / statistics.median(loop)),
-            numbers={"unrolled_s": found, "scanned_s": statistics.median(loop)},
-        )
-
-
-def compile_seconds(depth: int, form: str) -> float:
+def compile_seconds(depth: int) -> float:
     """Tracing, lowering and compiling, from shapes alone."""
-    case = Case(f"wrn-{depth}-1", batch=64, side=8)
     start = time.perf_counter()
-    compiled_step(case, **FORMS[form](depth))
+    compiled_step(Case(f"wrn-{depth}-1", batch=64, side=8))
     return time.perf_counter() - start
 
 
-# --- Seconds of a layer ------------------------------------------------------------------------
+def _layers(quick: bool) -> Row:
+    deepest = 1000 if quick else DEEP
+    found = _fresh("layer_seconds", [SHALLOW, deepest], 64, 8, 3 if quick else 5)
+    deep, shallow = found[str(deepest)], found[str(SHALLOW)]
+    return Row(
+        "depth",
+        "WRN-n-1 fixup, 64 x 8x8",
+        f"step time of a layer, {deepest} layers / {SHALLOW}",
+        ratio(deep, shallow),
+        LAYER_LIMIT,
+        numbers={"deep_layer_ms": _milli(deep), "shallow_layer_ms": _milli(shallow)},
+    )
 
 
-def _layers(quick: bool) -> Iterator[Row]:
-    depths = [1000] if quick else [1000, DEEP]
-    for form in ("scanned",) if quick else ("scanned", "remat"):
-        for depth in depths:
-            found = _fresh("layer_seconds", [SHALLOW, depth], form, 64, 8, 3 if quick else 5)
-            shallow, deep = found[str(SHALLOW)], found[str(depth)]
-            yield Row(
-                "depth",
-                f"WRN-n-1 fixup, 64 x 8x8, {form}",
-                f"step time of a layer, {depth} layers / {SHALLOW}",
-                ratio(deep, shallow),
-                LAYER_LIMIT if depth >= 1000 else None,
-                numbers={
-                    f"layers_{n}_layer_ms": 1000 * statistics.median(values)
-                    for n, values in ((depth, deep), (SHALLOW, shallow))
-                },
-            )
-
-
-def layer_seconds(
-    depths: list[int], form: str, batch: int, side: int, rounds: int
-) -> dict[str, list[float]]:
+def layer_seconds(depths: list[int], batch: int, side: int, rounds: int) -> dict[str, list[float]]:
     """The seconds of a step over the number of layers, of networks that take turns."""
     steps, layers = {}, {}
     for depth in depths:
         case = Case(f"wrn-{depth}-1", batch, side)
         # Of a shallow network several steps in a turn, so that turns are alike in length.
         repeats = max(1, min(20, max(depths) // depth))
-        compiled, images = compiled_step(case, **FORMS[form](depth))
+        compiled, images = compiled_step(case)
         steps[str(depth)] = Steps(compiled, make_state(case), images, repeats)
         layers[str(depth)] = depth * repeats
     seconds = interleaved(steps, rounds, warm_up=1)
     return {name: [value / layers[name] for value in values] for name, values in seconds.items()}
 
 
-# --- Memory ------------------------------------------------------------------------------------
-
-
 def _memory(quick: bool) -> Iterator[Row]:
     for form in () if quick else ("remat", "scanned"):
-        case = f"WRN-n-1 fixup, 64 x 8x8, {form}"
-        mib = {depth: activations_mib(depth, form, 64, 8) for depth in DEPTHS}
-        for depth in DEPTHS:
-            if depth != SHALLOW:
-                growth = mib[depth] / mib[SHALLOW] / math.sqrt(depth / SHALLOW)
-                yield Row(
-                    "depth",
-                    case,
-                    f"growth of activation memory / of sqrt(depth), {SHALLOW} to {depth} layers",
-                    _single(growth),
-                    1.0 if depth == DEEP and form == "remat" else None,
-                    numbers={f"layers_{n}_mib": mib[n] for n in (SHALLOW, depth)},
-                )
-    case = Case(f"wrn-{DEEP}-1", batch=64)
-    for form in ("remat",) if quick else ("remat", "scanned"):
-        found = planned(case, **FORMS[form](DEEP))
+        mib = {depth: activations_mib(depth, form, 64, 8) for depth in (SHALLOW, DEEP)}
+        growth = mib[DEEP] / mib[SHALLOW] / math.sqrt(DEEP / SHALLOW)
         yield Row(
             "depth",
-            f"{case.title}, {form}",
-            "memory that a step is planned to need / 16 GiB",
-            _single(found["all_mib"] / MEMORY_LIMIT),
+            f"WRN-n-1 fixup, 64 x 8x8, {form}",
+            f"growth of activation memory / of sqrt(depth), {SHALLOW} to {DEEP} layers",
+            Ratio(growth, growth, growth),
             1.0 if form == "remat" else None,
-            numbers=found,
+            numbers={f"layers_{n}_mib": mib[n] for n in mib},
         )
+    case = Case(f"wrn-{DEEP}-1", batch=64)
+    found = planned(case, remat=True)
+    share = found["all_mib"] / MEMORY_LIMIT
+    yield Row(
+        "depth",
+        f"{case.title}, remat",
+        "memory that a step is planned to need / 16 GiB",
+        Ratio(share, share, share),
+        1.0,
+        numbers=found,
+    )
 
 
 def activations_mib(depth: int, form: str, batch: int, side: int) -> float:
@@ -284,63 +219,15 @@ def planned(case: Case, **options: Any) -> dict[str, float]:
     }
 
 
-def _peaks() -> Iterator[Row]:
-    case = Case(f"wrn-{DEEP}-1", batch=64, side=8)
-    found = {
-        form: _fresh("peak", case.network, case.batch, case.side, form == "remat")
-        for form in ("remat", "scanned")
-    }
-    numbers = {f"{form}_{name}": v for form, values in found.items() for name, v in values.items()}
-    yield Row(
-        "depth",
-        case.title,
-        "most memory of a process that makes a step, remat / kept",
-        _single(found["remat"]["peak_mib"] / found["scanned"]["peak_mib"]),
-        numbers=numbers,
-    )
-
-
-def peak(network: str, batch: int, side: int, remat: bool) -> dict[str, float]:
-    """Makes a training step, and says what it took and how much memory the process ever had."""
-    case = Case(network, batch, side)
-    compiled, images = compiled_step(case, remat=remat)
-    step = Steps(compiled, make_state(case), images)
-    start = time.perf_counter()
-    step()
-    seconds = time.perf_counter() - start
-    assert np.isfinite(step.losses).all()
-    return {"step_s": seconds, "peak_mib": peak_mib()}
-
-
-def peak_mib() -> float:
-    """The most memory that this process has had, on its accelerator if it has one."""
-    if jax.default_backend() != "cpu":
-        stats = jax.local_devices()[0].memory_stats() or {}
-        return stats.get("peak_bytes_in_use", math.nan) / MIB
-    found = fresh.peak_mib()
-    return math.nan if found is None else found
-
-
-# -----------------------------------------------------------------------------------------------
-
-
 def _fresh(function: str, *arguments: Any) -> Any:
     return fresh.call(f"{__name__}:{function}", *arguments, **NO_CACHE)
-
-
-def _depth(network: str) -> int:
-    return int(network.removeprefix("cifar-resnet-").removeprefix("wrn-").split("-")[0])
 
 
 def _milli(seconds: list[float]) -> float:
     return 1000 * statistics.median(seconds)
 
 
-def _single(value: float) -> Ratio:
-    return Ratio(value, value, value)
-
-
 __all__ = [
     "TITLE", "activations_mib", "compile_seconds", "compiled_step", "in_turns", "layer_seconds",
-    "lowered_step", "measure", "peak", "peak_mib", "planned", "unavailable",
+    "lowered_step", "measure", "planned", "unavailable",
 ]  # fmt: skip

@@ -1,13 +1,13 @@
 """Many runs at a time: vectorised on one device, in threads on a CPU, sharded over devices.
 
-Targets: on a GPU eight small runs at a time are at least four times as fast as one after another.
-On a CPU of one device they come one after another in any case (``vmap`` is shown beside it); what
-can gain there is a thread for each core, as sweeps have them. Runs on several devices do not
-communicate; virtual devices of one CPU share its cores, and show the overhead.
+Target: on a GPU eight small runs at a time are at least four times as fast as one after another. On
+a CPU of one device they come one after another in any case (``vmap`` is shown beside it); what can
+gain there is a thread for each core, as sweeps have them. Runs on several devices do not
+communicate.
 
 All rows are in runs/s on the digits with batches of 64, training steps only.
 
-Cost on two cores: four to seven minutes; half a minute with ``--quick``.
+Cost on two cores: three minutes; half a minute with ``--quick``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import concurrent.futures
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
 
-from benchmarks import fresh
 from benchmarks.cases import HYPER, optimizer
 from benchmarks.rows import Row
 from benchmarks.timing import interleaved, ratio, spread
@@ -60,19 +59,8 @@ def measure(*, quick: bool) -> Iterator[Row]:
     threads = default_workers(devices[:1])
     if threads > 1:
         yield in_threads(alone, by_itself, threads, 2 * rounds)
-    counts = [1, MANY] if quick else [1, 2, MANY]
-    if on_cpu:
-        # As many as XLA is told: they share the cores of this machine.
-        flag = f"--xla_force_host_platform_device_count={MANY}"
-        found = fresh.call(
-            "benchmarks.together:over_devices",
-            dataclasses.asdict(small), counts, rounds, XLA_FLAGS=flag, JAX_PLATFORMS="cpu",
-        )  # fmt: skip
-        yield from device_rows(small, found, "virtual devices")
-    elif len(devices) > 1:
-        counts = [count for count in counts if count <= len(devices)]
-        found = over_devices(dataclasses.asdict(small), counts, rounds)
-        yield from device_rows(small, found, "devices")
+    if len(devices) > 1:
+        yield over_devices(small, devices[:MANY], rounds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,43 +225,21 @@ def in_threads(alone: Trainer, by_itself: np.ndarray, threads: int, rounds: int)
     )
 
 
-def over_devices(small: dict[str, Any], counts: Sequence[int], rounds: int) -> dict[str, Any]:
-    """The seconds of ``MANY`` runs sharded over so many devices, in one process, taking turns."""
-    devices = jax.devices()
-    if len(devices) < max(counts):
-        raise RuntimeError(f"{len(devices)} devices found; expected {max(counts)}.")
-    trainers = {
-        str(count): Trainer(Small(**small), MANY, "auto", devices[:count]) for count in counts
-    }
-    losses = {count: trainer.losses() for count, trainer in trainers.items()}
-    for count, found in losses.items():
-        refuse_other_losses(found, next(iter(losses.values())), f"{count} devices")
+def over_devices(small: Small, devices: Sequence[jax.Device], rounds: int) -> Row:
+    """The row for ``MANY`` runs sharded over devices against all of them on one."""
+    one, sharded = (Trainer(small, MANY, "auto", some) for some in (devices[:1], devices))
+    refuse_other_losses(sharded.losses(), one.losses(), f"{len(devices)} devices")
     functions = {
-        count: functools.partial(one_after_another, [trainer])
-        for count, trainer in trainers.items()
-    }
+        "sharded": lambda: one_after_another([sharded]), "one": lambda: one_after_another([one])
+    }  # fmt: skip
     seconds = interleaved(functions, rounds, warm_up=1)
-    for trainer in trainers.values():
-        trainer.losses()
-    return seconds
-
-
-def device_rows(small: Small, seconds: dict[str, list[float]], kind: str) -> Iterator[Row]:
-    one = seconds["1"]
-    shows = " (shows overhead only: they share the same cores)" if kind != "devices" else ""
-    for count, taken in seconds.items():
-        if count != "1":
-            yield Row(
-                "together",
-                f"{small.title}, {MANY} runs",
-                f"runs/s, {count} {kind} / 1{shows}",
-                ratio(one, taken),
-                numbers={
-                    "runs_per_s": _per_second(MANY, taken),
-                    "runs_per_s_one_device": _per_second(MANY, one),
-                    "virtual": kind != "devices",
-                },
-            )
+    return Row(
+        "together",
+        f"{small.title}, {MANY} runs",
+        f"runs/s, {len(devices)} devices / 1",
+        ratio(seconds["one"], seconds["sharded"]),
+        numbers={f"runs_per_s_{name}": _per_second(MANY, each) for name, each in seconds.items()},
+    )
 
 
 def refuse_other_losses(found: np.ndarray, expected: np.ndarray, what: str) -> None:

@@ -179,14 +179,13 @@ def kept() -> dict[str, Any]:
 
 def table(programs: dict[str, dict[str, Any]]) -> str:
     """A line for each program."""
-    titles = ("", "GFLOP", "MB", "in main memory", "copied", "a call", "temporaries MB",
+    titles = ("", "GFLOP", "MB", "in main memory", "a call", "temporaries MB",
               "least ms", "bound", "collectives")  # fmt: skip
     lines = [titles]
     for name, need in programs.items():
         each = (f"{count:g} {kind} of {size / 1e6:.3g} MB"
                 for kind, (count, size) in need["collectives"].items())  # fmt: skip
-        numbers = (need["bytes"], need["main_bytes"], need["copied"], need["call_bytes"],
-                   need["temporaries"])  # fmt: skip
+        numbers = (need["bytes"], need["main_bytes"], need["call_bytes"], need["temporaries"])
         lines.append((
             name, f"{need['flops'] / 1e9:,.4g}", *(f"{size / 1e6:,.4g}" for size in numbers),
             f"{need['least_ms']:.3g}", need["bound"], ", ".join(each) or "none",

@@ -52,7 +52,7 @@ def test_seconds_are_those_of_a_layer(monkeypatch):
     layers = {"wrn-10-1": 10.0, "wrn-100-1": 200.0}  # of the deep one each takes twice as long
     monkeypatch.setattr(depth, "compiled_step", lambda case, **_: (layers[case.network], None))
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    found = depth.layer_seconds([10, 100], "scanned", 4, 8, rounds=3)
+    found = depth.layer_seconds([10, 100], 4, 8, rounds=3)
     assert found == {"10": pytest.approx([1.0] * 3), "100": pytest.approx([2.0] * 3)}
 
 
@@ -90,11 +90,3 @@ def test_the_plan_counts_the_state_once():
     # Images and labels besides; the new state takes the place of the old one.
     assert mib < found["arguments_mib"] < mib + 0.1
     assert found["all_mib"] < found["arguments_mib"] + found["temporary_mib"] + 0.01
-
-
-@pytest.mark.slow
-def test_a_step_in_a_process_of_its_own():
-    """The process begins with some 100 MiB of Python and its modules."""
-    found = depth._fresh("peak", "wrn-10-1", 4, 8, True)
-    assert found["step_s"] > 0
-    assert 50 < found["peak_mib"] < 4096

@@ -64,7 +64,7 @@ def test_a_cache_that_does_not_do_what_it_says_is_an_error(name, hits, misses):
     good = {"cold": [{"hits": 0, "misses": 0}], "warm": [{"hits": 5, "misses": 0}]}
     startup.check_warmth(good)
     bad = {**good, name: [*good[name], {"hits": hits, "misses": misses}]}
-    with pytest.raises(RuntimeError, match=f"{misses} put there found in a process.*{name}"):
+    with pytest.raises(RuntimeError, match=f"began {name} found .*'misses': {misses}"):
         startup.check_warmth(bad)
 
 

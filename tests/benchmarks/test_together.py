@@ -53,12 +53,3 @@ def test_runs_that_stop_early_are_refused(alone):
 def test_a_call_must_not_be_cut_by_the_end_of_an_epoch():
     with pytest.raises(ValueError, match="^steps=5 found; expected a divisor of 22"):
         Trainer(Small("wrn-10-1", 1, steps=5), 1)
-
-
-def test_what_virtual_devices_show_is_said():
-    seconds = {"1": [1.0, 1.0], "8": [2.0, 2.0]}
-    (row,) = together.device_rows(TINY, seconds, "virtual devices")
-    assert "shows overhead only" in row.compared and row.numbers["virtual"]
-    assert row.ratio.value == 0.5  # half as many runs a second
-    (row,) = together.device_rows(TINY, seconds, "devices")
-    assert "overhead" not in row.compared

@@ -1,6 +1,8 @@
 """Programs compiled for slices of v5e on this machine, against compilations by hand."""
 
 import importlib.util
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
