@@ -63,7 +63,7 @@ def test_what_an_import_costs_and_brings():
     # The parts are imported when they are used. What lies below the models is loaded with them.
     assert not set(LAZY) & set(first)
     assert {"init", "schemes", "roles"} <= set(first)
-    assert set(then) - set(first) == {"models", "taps"}
+    assert set(then) - set(first) == {"models"}
     # No part, data among them, imports what reads data sets before one is read.
     assert readers == []
     # jax.distributed.initialize must come before the first use of a device, and users import first.

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 # A module may import its own package and those of a lower rank. Those of one rank know nothing of
 # each other: neither init of models, nor data of optim.
 RANKS = {
-    "roles": 0, "random": 0, "taps": 0, "places": 0, "topology": 0,
+    "roles": 0, "random": 0, "places": 0, "topology": 0,
     "command_line": 0, "machine": 0,
     "parametrization": 1,
     "schemes": 2,

@@ -2,7 +2,7 @@
 
 A block computes ``identity * shortcut + residual * scalar * F(x / beta)`` (see
 :class:`nf_resnets.schemes.Anatomy`); what differs between architectures is where the activations
-stand. The activations of every block can be looked at (see :mod:`nf_resnets.taps`).
+stand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from nf_resnets.models.layers import ChannelBias, Conv, GhostBatchNorm, GroupNor
 from nf_resnets.models.noise import NO_NOISE, BranchNoise, dropped, surviving
 from nf_resnets.models.parts import learnt_scalar, shifted, times
 from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
-from nf_resnets.taps import merge, tap
 
 
 class PostActivationBlock(nn.Module):
@@ -72,7 +71,6 @@ class PostActivationBlock(nn.Module):
         noise: BranchNoise = NO_NOISE,
     ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
-        x = tap(self, "input", x)
         layers = Layers(self, self.anatomy, self.train, noise)
         biased = layers.center(x, "bias_1a")
         shortcut = self._shortcut(layers, x, biased)
@@ -138,7 +136,7 @@ class PreActivationBlock(nn.Module):
         noise: BranchNoise = NO_NOISE,
     ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
-        x = shortcut = tap(self, "input", x)
+        shortcut = x
         layers = Layers(self, self.anatomy, self.train, noise)
         h, m = divided(x, constants.beta), len(self.kernels)
         for i in range(1, m + 1):
@@ -221,12 +219,12 @@ class Layers:
     def merged(
         self, shortcut: jax.Array, branch: jax.Array, constants: BranchConstants
     ) -> jax.Array:
-        """``identity * shortcut + residual * branch``, recorded, and normalised where sums are.
+        """``identity * shortcut + residual * branch``, normalised where sums are.
 
         The branch is left out where stochastic depth says so.
         """
         branch = times(surviving(branch, self.noise), constants.residual)
-        y = merge(self.module, times(shortcut, constants.identity), branch)
+        y = times(shortcut, constants.identity) + branch
         return self.norm(y, "norm_merge", at=("merge",))
 
 

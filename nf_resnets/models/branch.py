@@ -17,7 +17,6 @@ from nf_resnets.models.dtypes import added, kept_small
 from nf_resnets.models.layers import relu
 from nf_resnets.models.parts import shifted, times
 from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
-from nf_resnets.taps import merge, tap
 
 CACHE = "cache"
 """The collection of variables in which keys and values are kept while a sequence is continued."""
@@ -125,7 +124,7 @@ def end(
     """
     branch = nn.Dropout(module.dropout, deterministic=not train)(branch)
     branch = scaled_branch(module, branch)
-    y = merge(module, times(x, constants.identity), times(branch, constants.residual))
+    y = times(x, constants.identity) + times(branch, constants.residual)
     return normalized(module.anatomy, y) if norm_stands(module.anatomy, "post") else y
 
 
@@ -178,7 +177,6 @@ class Attention(nn.Module):
             the sequence may become. None for whole sequences.
           train: whether there is dropout.
         """
-        x = tap(self, "input", x)
         linear = partial(Linear, x.shape[-1], use_bias=self.anatomy.conv_biases, dtype=self.dtype)
         h = shift(self, self.anatomy, begin(self, x, constants), "bias_in")
         query = self._heads(linear(name="query")(h))
@@ -257,7 +255,6 @@ class FeedForward(nn.Module):
         self, x: jax.Array, constants: BranchConstants, *, train: bool = False
     ) -> jax.Array:
         """The sum of skip and branch, ``[B, T, D]`` to the same shape."""
-        x = tap(self, "input", x)
         linear = partial(Linear, use_bias=self.anatomy.conv_biases, dtype=self.dtype)
         h = shift(self, self.anatomy, begin(self, x, constants), "bias_1")
         h = linear(self.d_ff, name="linear_1")(h)

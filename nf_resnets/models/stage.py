@@ -13,13 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets import taps
 from nf_resnets.models.blocks import Layers
 from nf_resnets.models.noise import NO_NOISE, BranchNoise, branch_noise
 from nf_resnets.schemes import NO_CONSTANTS, BranchConstants
 
 # Collections whose leaves get a leading axis that runs over the blocks of the loop.
-_STACKED = ("params", "batch_stats", taps.TAPS, taps.PERTURBATIONS)
+_STACKED = ("params", "batch_stats")
 
 KEPT_IN_BLOCK = 2.5
 """About how many arrays of its input's size a block of two convolutions keeps for its backward

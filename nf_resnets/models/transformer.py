@@ -23,7 +23,6 @@ from nf_resnets.models.branch import (
 from nf_resnets.models.layers import lecun_fan_in
 from nf_resnets.parametrization import STANDARD
 from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
-from nf_resnets.taps import PERTURBATIONS, TAPS
 
 
 class Embedding(nn.Module):
@@ -169,7 +168,7 @@ class Stack(nn.Module):
         options: dict[str, Any] = {"position": position, "train": train}
         scanned = nn.scan(
             lambda layer, carry, own: (layer(carry, mask, own, *memory, **options), None),
-            variable_axes={"params": 0, TAPS: 0, PERTURBATIONS: 0, CACHE: 0},
+            variable_axes={"params": 0, CACHE: 0},
             split_rngs={"params": True, "dropout": True},
             length=self.num_layers,
             unroll=min(self.unroll, self.num_layers),

@@ -63,10 +63,12 @@ def plain():
     """A list of blocks, and a name of no meaning for each weight."""
     rng = np.random.default_rng(1)
     layers = [
-        tuple(jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((4, 5), (5,), (5, 4), (4,)))
+        tuple(
+            jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((4, 5), (1, 5), (5, 4), (1, 4))
+        )
         for _ in range(3)
     ]
-    head = {"kernel": jnp.asarray(rng.normal(size=(4, 2)), jnp.float32), "bias": jnp.zeros(2)}
+    head = {"kernel": jnp.asarray(rng.normal(size=(4, 2)), jnp.float32), "bias": jnp.zeros((1, 2))}
 
     def network(params, x):
         for a, b, c, d in params["blocks"]:
@@ -109,29 +111,30 @@ STRANGERS = {
 
 @pytest.mark.parametrize("make", STRANGERS.values(), ids=STRANGERS)
 def test_a_strangers_network_is_looked_into_without_a_change(make):
-    network, params, layers, head = make()
-    u = jnp.array([1.0, -2.0])
+    network, params, *by_hand = make()
+    layers, head = jax.tree.map(np.asarray, by_hand)
+    u = np.array([1.0, -2.0], np.float32)
     outputs, blocks, gradients = quick(
         lambda params: analysis.slopes(lambda z: (z @ u).sum(), network, params, X)
     )(params)
     # The same by hand, and backwards by the transposes.
-    x, hidden = X, []
+    x, hidden = np.asarray(X), []
     assert len(blocks) == 3
     for (a, b, c, d), block in zip(layers, blocks, strict=True):
         hidden.append(x @ a + b > 0)
-        branch = jnp.where(hidden[-1], x @ a + b, 0) @ c + d
-        by_hand = analysis.Activations(x, x, branch, x + branch)
+        branch = np.where(hidden[-1], x @ a + b, 0) @ c + d
+        expected = analysis.Activations(x, x, branch, x + branch)
         # Float32 sums of five products.
         jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5),
-                     block, by_hand)  # fmt: skip
+                     block, expected)  # fmt: skip
         x = x + branch
     np.testing.assert_allclose(outputs, x @ head["kernel"] + head["bias"], rtol=1e-5, atol=1e-5)
-    slope = jnp.broadcast_to(head["kernel"] @ u, x.shape)
+    slope = np.broadcast_to(head["kernel"] @ u, x.shape)
     for (a, _, c, _), active, gradient in zip(
         layers[::-1], hidden[::-1], gradients[::-1], strict=True
     ):
         np.testing.assert_allclose(gradient.sum, slope, rtol=1e-5, atol=1e-5)
-        slope = slope + jnp.where(active, slope @ c.T, 0) @ a.T
+        slope = slope + np.where(active, slope @ c.T, 0) @ a.T
         np.testing.assert_allclose(gradient.input, slope, rtol=1e-5, atol=1e-5)
 
 

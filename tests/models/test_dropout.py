@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import schemes
+from nf_resnets import analysis, schemes
 from nf_resnets.models import CifarResNet, WideResNet
 from nf_resnets.models.layers import dropout
 from tests.models.trees import quick_jit
@@ -58,8 +58,11 @@ def test_channels_are_dropped_in_the_last_two_stages_only():
     @quick_jit
     def branches(key):
         keys = jax.random.split(key, 4)
-        _, found = model.apply(variables, images, train=True, keys=keys, mutable=["taps"])
-        return [found["taps"][f"stage_{stage}"]["first"]["branch"] for stage in (1, 2, 3)]
+
+        def network(params, images):
+            return model.apply({**variables, "params": params}, images, train=True, keys=keys)
+
+        return [block.branch for block in analysis.observe(network, variables["params"], images)[1]]
 
     one, other = branches(jax.random.key(0)), branches(jax.random.key(1))
     same = [bool((a == b).all()) for a, b in zip(one, other, strict=True)]

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import pytest
 
-from nf_resnets import init, roles, schemes
+from nf_resnets import analysis, init, roles, schemes
 from nf_resnets.models.transformer import Transformer
 from nf_resnets.schemes import Anatomy, Scheme
 from tests.models.trees import assert_close, quick_jit
@@ -359,22 +359,21 @@ def test_dropout_is_in_training_only_and_of_its_rate():
     np.testing.assert_array_equal(logits_of(model, params), logits_of(without, params))
 
     def train(key):
-        return model.apply(
-            {"params": params}, SOURCE, TARGET, True, rngs={"dropout": key}, mutable=["taps"]
-        )
+        def network(params, *inputs):
+            return model.apply({"params": params}, *inputs, True, rngs={"dropout": key})
+
+        return analysis.observe(network, params, SOURCE, TARGET)
 
     train = quick_jit(train)
-    (one, taps), (two, _) = train(jax.random.key(0)), train(jax.random.key(1))
+    (one, blocks), (two, _) = train(jax.random.key(0)), train(jax.random.key(1))
     assert not np.array_equal(one, two)
     np.testing.assert_array_equal(one, train(jax.random.key(0))[0])
-    for stack in taps["taps"].values():
-        for branch in stack["layers"].values():
-            dropped = np.asarray(branch["branch"]) == 0
-            # Layers draw for themselves.
-            assert not np.array_equal(dropped[0], dropped[1])
-            # Five standard errors of a rate over at least 2 * 2 * 5 * 16 independent draws.
-            error = 5 * math.sqrt(0.25 * 0.75 / dropped.size)
-            assert dropped.mean() == pytest.approx(0.25, abs=error)
+    dropped = [np.asarray(block.branch) == 0 for block in blocks]
+    # Layers draw for themselves.
+    assert len({(mask.shape, mask.tobytes()) for mask in dropped}) == len(dropped)
+    for mask in dropped:
+        # Five standard errors of a rate over at least 2 * 5 * 16 independent draws.
+        assert mask.mean() == pytest.approx(0.25, abs=5 * math.sqrt(0.25 * 0.75 / mask.size))
 
 
 @pytest.mark.parametrize(
