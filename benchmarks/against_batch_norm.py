@@ -1,10 +1,8 @@
 """Against batch normalisation: what it costs in step time, memory and compile time.
 
 The same network in this library, with BatchNorm, with Fixup's scalars, and with SkipInit's one
-scalar a branch. The steps take turns, and so do the compilations, none of which a cache may answer.
-
-Memory on a CPU is what the compiled step holds besides its arguments and results; on a GPU the most
-that the device has held in a fresh process of a few steps.
+scalar a branch. The steps take turns, and so do the compilations. Memory is what the compiler plans
+for a step besides its arguments and results.
 
 Target: on a CUDA GPU, in bfloat16, BatchNorm takes at least 1.2 times as long as Fixup for
 WRN-28-10 and ResNet-50; those on CIFAR's small networks are shown without a target.
@@ -14,7 +12,6 @@ Cost: about five minutes on two cores; ``--quick`` half a minute, one network.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import statistics
@@ -23,9 +20,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.compilation_cache import compilation_cache
 
-from benchmarks import cases, fresh
+from benchmarks import cases
 from benchmarks.cases import Case
 from benchmarks.rows import Row
 from benchmarks.timing import Ratio, interleaved, ratio
@@ -90,17 +86,15 @@ def compare(case: Case, *, steps: int, rounds: int, compilations: int) -> Iterat
             at_least=True,
             numbers={f"{s}_ms": 1e3 * statistics.median(step_s[s]) for s in (scheme, ours)},
         )
-    memory = {scheme: _memory(twins[scheme], programs[scheme], steps) for scheme in SCHEMES}
+    mib = {scheme: _memory(programs[scheme]) for scheme in SCHEMES}
     for scheme in others:
-        held = memory[scheme]["mib"] / memory[ours]["mib"]
+        held = mib[scheme] / mib[ours]
         yield Row(
             part="against_batch_norm",
             what=what,
             compared=f"memory of a step, {scheme} / {ours}",
             ratio=Ratio(held, held, held),
-            numbers={
-                f"{s}_{name}": value for s in (scheme, ours) for name, value in memory[s].items()
-            },
+            numbers={f"{s}_mib": mib[s] for s in (scheme, ours)},
         )
         yield Row(
             part="against_batch_norm",
@@ -109,22 +103,6 @@ def compare(case: Case, *, steps: int, rounds: int, compilations: int) -> Iterat
             ratio=ratio(compile_s[scheme], compile_s[ours]),
             numbers={f"{s}_compile_s": compile_s[s] for s in (scheme, ours)},
         )
-
-
-# --- Compilation -------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def uncached() -> Iterator[None]:
-    """Within it the persistent compilation cache answers nothing."""
-    before = jax.config.jax_enable_compilation_cache
-    try:
-        jax.config.update("jax_enable_compilation_cache", False)
-        compilation_cache.reset_cache()  # which remembers whether it is used
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", before)
-        compilation_cache.reset_cache()
 
 
 def compile_in_turn(
@@ -142,12 +120,8 @@ def compile_in_turn(
     functions: dict[str, Callable[[], None]] = {
         name: functools.partial(compile_one, name) for name in twins
     }
-    with uncached():
-        # One uncounted round would cost as much as it counts; the order turns instead.
-        return programs, interleaved(functions, times, warm_up=0)
-
-
-# --- Steps -------------------------------------------------------------------------------------
+    # One uncounted round would cost as much as it counts; the order turns instead.
+    return programs, interleaved(functions, times, warm_up=0)
 
 
 def step_in_turn(
@@ -168,30 +142,6 @@ def step_in_turn(
     return seconds
 
 
-# --- Memory ------------------------------------------------------------------------------------
-
-
-def _memory(case: Case, program: Any, steps: int) -> dict[str, float]:
-    """``mib``, which is compared, and what else is known."""
-    temporary = program.memory_analysis().temp_size_in_bytes / 2**20
-    if jax.default_backend() != "gpu":
-        return {"mib": temporary}
-    fields = dataclasses.asdict(case)
-    peak = fresh.call(
-        "benchmarks.against_batch_norm:device_peak_mib",
-        fields,
-        steps,
-        XLA_PYTHON_CLIENT_PREALLOCATE="false",
-    )
-    return {"mib": peak, "temporary_mib": temporary}
-
-
-def device_peak_mib(fields: dict[str, Any], steps: int) -> float:
-    """The most that the device has held, in MiB, after two dispatches in this process."""
-    case = Case(**fields)
-    state = jax.device_put(cases.make_state(case))
-    batches = jax.device_put(cases.make_batches(case, steps))
-    program = cases.make_steps(case.model()).lower(state, batches).compile()
-    for _ in range(2):
-        state, _ = jax.block_until_ready(program(state, batches))
-    return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**20
+def _memory(program: Any) -> float:
+    """What the compiler plans for intermediate values, in MiB."""
+    return program.memory_analysis().temp_size_in_bytes / 2**20

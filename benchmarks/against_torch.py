@@ -5,28 +5,23 @@ in at most 0.8 of the time of ``torch.compile``. Both libraries have all cores, 
 step: loss, gradients, SGD with momentum, L2 and Fixup's slower scalars; ours also gives the norms
 of gradient and update. First it is checked that both compute the same losses for six steps.
 
-Peak memory and the time to the first step are of fresh processes.
-
 Cost: about ten minutes on two cores, half of it ``torch.compile``; ``--quick`` half a minute, one
 network, eager only.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.util
-import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks import cases, fresh
+from benchmarks import cases
 from benchmarks.cases import Case
 from benchmarks.machine import cores
 from benchmarks.rows import Row
-from benchmarks.timing import Ratio, interleaved, ratio
+from benchmarks.timing import interleaved, ratio
 
 TITLE = "Against PyTorch: the same step of the same network"
 
@@ -67,11 +62,6 @@ def measure(*, quick: bool) -> Iterator[Row]:
     chosen = chosen[:1] if quick else chosen
     for case in chosen:
         yield from step_times(case, rounds=5 if quick else 9, compiled=not quick)
-    for case in () if quick else chosen:
-        yield from fresh_processes(case)
-
-
-# --- Step time ---------------------------------------------------------------------------------
 
 
 def ours(case: Case, steps: int) -> Callable[[], list[float]]:
@@ -159,58 +149,3 @@ def check_losses(case: Case, functions: dict[str, Callable[[], list[float]]]) ->
                 f"{case.title}: losses {losses['ours'][:3]} found with nf_resnets and "
                 f"{losses[name][:3]} with PyTorch ({name}); expected the same."
             )
-
-
-# --- Memory and the first step -----------------------------------------------------------------
-
-
-def fresh_processes(case: Case) -> Iterator[Row]:
-    """Peak memory of a few steps, and the time from the import to the end of the first one."""
-    found: dict[str, dict[str, Any]] = {
-        name: fresh.call(
-            f"benchmarks.against_torch:first_steps_{name}", case.network, case.batch, case.dtype
-        )
-        for name in ("ours", "eager", "compiled")
-    }
-    for name, words in (("eager", "PyTorch eager"), ("compiled", "torch.compile")):
-        for measure_, title in (("first_s", "time to first step"), ("peak_mib", "peak memory")):
-            value = found["ours"][measure_] / found[name][measure_]
-            yield Row(
-                part="against_torch",
-                what=case.title,
-                compared=f"{title}, nf_resnets / {words}",
-                ratio=Ratio(value, value, value),
-                numbers={f"{who}_{measure_}": found[who][measure_] for who in ("ours", name)},
-            )
-
-
-def first_steps_ours(network: str, batch: int, dtype: str) -> dict[str, float]:
-    return _first_steps(network, batch, dtype, ours)
-
-
-def first_steps_eager(network: str, batch: int, dtype: str) -> dict[str, float]:
-    return _first_steps(network, batch, dtype, functools.partial(theirs, compiled=False))
-
-
-def first_steps_compiled(network: str, batch: int, dtype: str) -> dict[str, float]:
-    return _first_steps(network, batch, dtype, functools.partial(theirs, compiled=True))
-
-
-def _first_steps(network: str, batch: int, dtype: str, make: Any) -> dict[str, float]:
-    case = Case(network, batch, 224 if network.startswith("resnet") else 32, dtype=dtype)
-    start = time.perf_counter()
-    run = make(case, 1)
-    run()
-    first = time.perf_counter() - start
-    run()
-    return {"first_s": first, "peak_mib": _peak_mib(make)}
-
-
-def _peak_mib(make: Any) -> float:
-    if not on_gpu():
-        return fresh.peak_mib() or float("nan")
-    if make is ours:
-        return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**20
-    import torch
-
-    return torch.cuda.max_memory_allocated() / 2**20

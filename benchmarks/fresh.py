@@ -43,16 +43,6 @@ def call(function: str, *arguments: Any, **environment: str) -> Any:
     return json.loads(lines[-1].removeprefix(MARK))
 
 
-def peak_mib() -> float | None:
-    """The most memory that this process has had, in MiB; None where the system does not say."""
-    try:
-        text = Path("/proc/self/status").read_text()
-    except OSError:
-        return None
-    (line,) = [line for line in text.splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) / 1024
-
-
 if __name__ == "__main__":
     module, _, name = sys.argv[1].partition(":")
     result = getattr(importlib.import_module(module), name)(*json.loads(sys.argv[2]))

@@ -1,9 +1,9 @@
 """What training steps need of a TPU, by its compiler, on a machine without one.
 
 A fixed list of programs is compiled with libtpu. Of each: FLOP and bytes of a step on a chip, those
-of them in its main memory and those that only bring arrays into another layout, what a call moves
-besides, temporaries, collectives. These numbers are the compiler's and the same on every machine:
-``tpu_programs.json`` beside this file has them, and a slow test compiles the cheap ones again.
+of them in its main memory, what a call moves besides, temporaries, collectives. These numbers are
+the compiler's and the same on every machine: ``tpu_programs.json`` beside this file has them, and a
+slow test compiles the cheap ones again.
 
     python -m benchmarks.tpu_programs                      # prints the committed table
     python -m benchmarks.tpu_programs --compile NAME ...   # compiles, prints, and writes the file

@@ -13,6 +13,7 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from nf_resnets import (  # noqa: F401 (init registers the schemes)
     trained,
 )
 from nf_resnets.analysis.bounds import excess_loss, refuse_inhomogeneous
-from nf_resnets.analysis.observe import Network, observe
+from nf_resnets.analysis.closed_form import ClosedForm
+from nf_resnets.analysis.observe import Activations, Network, observe
 from nf_resnets.analysis.predicted import predicted
 from nf_resnets.analysis.signal import eta, gradient_norms, signal_of
 from nf_resnets.analysis.weights import multipliers, random_head
@@ -42,6 +44,8 @@ from nf_resnets.training.program import quick_compile
 
 FAMILIES = ("pre_activation", "post_activation")
 FIGURE, TABLE = "page.png", "blocks.csv"
+CLOSED = ("skip", "branch", "sum", "share")
+"""What the closed form has of a block."""
 NOT_AT_START = ("k", "name", "transition", "bound")
 """The columns that a trained network has once; the others it has as it started, too."""
 
@@ -226,36 +230,31 @@ def _measure_ours(
     rest = {name: tree for name, tree in variables.items() if name == "batch_stats"}
 
     def network(params: Any, images: jax.Array) -> jax.Array:
-        found = {"params": params, **rest}
-        return model.apply(found, images, train=bool(rest), mutable=list(rest))[0]
+        state = {"params": params, **rest}
+        return model.apply(state, images, train=bool(rest), mutable=list(rest))[0]
 
-    page = _measure(network, params, (images,), labels, roles.assign(params), key)
-    _, activations = _quickly(lambda at: observe(network, at, images))(params)
-    form = predicted(params, model.scheme, activations, family=family)
-    if form is None:
-        note = "Closed form: none is known for this scheme in this network."
-        return Page(page.rows, [*page.notes, note])
-    note = (
-        "Closed form: the recursion for independent wide layers with these weights' sizes and "
-        "this padding, from the first block's input on"
-        + (", with the ReLU after every sum." if family == "post_activation" else ".")
-    )
-    last = page.rows[-1]["gradient_norm"]
-    rows = [
-        {
-            **row,
-            **{f"closed_{name}": _number(getattr(form, name)[at])
-               for name in ("skip", "branch", "sum", "share")},
-            # The form says how gradients grow from the last block on.
-            "closed_gradient": _number(last * form.gradient[at] / form.gradient[-1]),
-        }
-        for at, row in enumerate(page.rows)
-    ]  # fmt: skip
-    return Page(rows, [*page.notes, note])
+    def form_of(blocks: list[Activations]) -> ClosedForm | None:
+        return predicted(params, model.scheme, blocks, family=family)
+
+    page = _measure(network, params, (images,), labels, roles.assign(params), key, form_of)
+    note = "Closed form: none is known for this scheme in this network."
+    if "closed_sum" in page.rows[0]:
+        note = (
+            "Closed form: the recursion for independent wide layers with these weights' sizes and "
+            "this padding, from the first block's input on"
+            + (", with the ReLU after every sum." if family == "post_activation" else ".")
+        )
+    return Page(page.rows, [*page.notes, note])
 
 
 def _measure(
-    network: Network, params: Any, inputs: Any, labels: Any, role_map: RoleMap, key: jax.Array
+    network: Network,
+    params: Any,
+    inputs: Any,
+    labels: Any,
+    role_map: RoleMap,
+    key: jax.Array,
+    form_of: Callable[[list[Activations]], ClosedForm | None] = lambda blocks: None,
 ) -> Page:
     """Sends a batch through a network and back."""
     notes, shown = [], params
@@ -270,11 +269,10 @@ def _measure(
     def measure(params: Any) -> Any:
         logits, blocks = observe(network, params, *inputs)
         norms = gradient_norms(network, params, *inputs, labels=labels)
-        return signal_of(blocks), eta(blocks), norms, excess_loss(logits, labels).mean()
+        return blocks, signal_of(blocks), eta(blocks), norms, excess_loss(logits, labels).mean()
 
-    measured, etas, norms, excess = jax.device_get(_quickly(measure)(shown))
-    shapes = jax.eval_shape(lambda at: observe(network, at, *inputs)[1], params)
-    scalars = multipliers(params, rules=role_map)
+    blocks, signal, etas, norms, excess = jax.device_get(_quickly(measure)(shown))
+    form, scalars = form_of(blocks), multipliers(params, rules=role_map)
     homogeneous = _is_homogeneous(params, role_map)
     if homogeneous:
         notes.append(
@@ -282,23 +280,24 @@ def _measure(
             "input is at least that over the norm of the input."
         )
     rows = []
-    for at, (branch, block) in enumerate(zip(role_map.branches, shapes, strict=True)):
-        size = block.input.size * float(measured.input.second[at])
+    for at, (branch, block) in enumerate(zip(role_map.branches, blocks, strict=True)):
+        norm = (block.input.size * float(signal.input.second[at])) ** 0.5
         values = {
-            **{name: getattr(measured, name).second[at] for name in measured._fields},
-            "share": measured.share[at],
-            "squared_mean": measured.sum.squared_mean[at],
-            "variance": measured.sum.variance[at],
+            **{name: getattr(signal, name).second[at] for name in signal._fields},
+            "share": signal.share[at],
+            "squared_mean": signal.sum.squared_mean[at],
+            "variance": signal.sum.variance[at],
             "gradient_norm": norms[at],
-            "bound": excess / size**0.5 if homogeneous else np.nan,
+            "bound": excess / norm if homogeneous else np.nan,
             "eta": etas[at],
             "scalar": scalars[at],
         }
-        row = {
-            "k": at + 1,
-            "name": branch.name,
-            "transition": block.input.shape != block.sum.shape,
-        }
+        if form is not None:
+            values |= {f"closed_{name}": getattr(form, name)[at] for name in CLOSED}
+            # The form says how gradients grow from the last block on.
+            values["closed_gradient"] = norms[-1] * form.gradient[at] / form.gradient[-1]
+        transition = block.input.shape != block.sum.shape
+        row = {"k": at + 1, "name": branch.name, "transition": transition}
         rows.append(row | {name: _number(value) for name, value in values.items()})
     return Page(rows, notes)
 

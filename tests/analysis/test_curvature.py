@@ -59,11 +59,6 @@ def test_an_early_end_makes_up_no_eigenvalue(eigenvalues):
     assert float(found.value) == pytest.approx(max(eigenvalues), abs=tolerance)
 
 
-def test_more_steps_than_the_size_change_nothing():
-    matrix = symmetric([1.0, 2.0, 4.0])
-    assert float(run(matrix, 50).value) == float(run(matrix, 3).value)
-
-
 def loss(params, images, labels):
     """A residual network with one convolution of ours, which has a custom backward pass."""
     x = conv(images, params["stem"])

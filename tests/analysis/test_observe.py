@@ -34,7 +34,8 @@ def started(model, *inputs):
 class Block(nn.Module):
     @nn.compact
     def __call__(self, x, _=None):
-        return x + nn.Dense(4)(nn.relu(nn.Dense(5)(x))), None
+        h = nn.relu(nn.Dense(5)(x))
+        return x + nn.Dense(4)(h), None
 
 
 class Scanned(nn.Module):

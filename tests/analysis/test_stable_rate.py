@@ -84,13 +84,6 @@ def test_minibatches_are_chosen_by_the_step():
     assert result.stable == pytest.approx(4 / 3, rel=1e-3)
 
 
-def test_a_limit_replaces_the_first_loss():
-    run = jax.jit(lambda rate: stable_rate.descend(quadratic, jnp.ones(4), rate, steps=50))
-    strict = stable_rate.largest_stable_rate(run, 0.01, 10.0, limit=1.0, resolution=1e-3)
-    lax = stable_rate.largest_stable_rate(run, 0.01, 10.0, limit=100.0, resolution=1e-3)
-    assert strict.stable < lax.stable
-
-
 @pytest.mark.parametrize(
     ("losses", "stable"),
     [

@@ -23,13 +23,10 @@ def test_every_program_is_in_the_file_and_can_be_made():
 def test_the_numbers_are_those_of_one_step():
     programs = KEPT["programs"]
     for name, need in programs.items():
-        assert need["main_bytes"] > 0 and 0 <= need["copied"] < need["bytes"], name
+        assert 0 < need["main_bytes"] <= need["bytes"], name
         assert need["bound"] in ("compute", "memory") and need["least_ms"] > 0
     one, eight = programs["wrn-16-2"], programs["wrn-16-2, 8 runs vectorised"]
     assert eight["flops"] == pytest.approx(8 * one["flops"], rel=0.02)
-    # No array of the network's is brought into another layout: a thousandth of the bytes or so.
-    for name in ("wrn-16-2", "wrn-16-2, float32", "wrn-16-2, batchnorm", "wrn-10-1"):
-        assert programs[name]["copied"] < 0.01 * programs[name]["bytes"], name
 
 
 def test_chips_send_each_other_gradients_only_and_at_once():
