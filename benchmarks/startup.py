@@ -20,8 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import fresh
@@ -31,15 +30,11 @@ from benchmarks.timing import interleaved, ratio, spread
 # JAX is imported inside functions: a process that measures PyTorch, or imports, is without it.
 
 TITLE = "Start-up: imports, and the first step of a fresh process"
-
-BARE = "import jax, flax.linen, optax"
-PARTS = "from nf_resnets import data, models, optim, training"
-
-NETWORK, QUICK_NETWORK = "cifar-resnet-20", "cifar-resnet-14"
-
-# A process of its own must find memory on a GPU beside this one.
-SHARING = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-COLD = {**SHARING, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+IMPORTS = {
+    "bare": "import jax, flax.linen, optax",
+    "ours": "from nf_resnets import data, models, optim, training",
+}
+WORDS = {"cold": "no cache", "warm": "filled cache", "torch": "PyTorch eager"}
 
 
 def unavailable() -> str | None:
@@ -47,32 +42,29 @@ def unavailable() -> str | None:
 
 
 def measure(*, quick: bool) -> Iterator[Row]:
-    yield from imports(rounds=2 if quick else 9)
+    yield imports(rounds=2 if quick else 9)
     from benchmarks.cases import Case
 
-    case = Case(QUICK_NETWORK, 32) if quick else Case(NETWORK)
+    case = Case("cifar-resnet-14", 32) if quick else Case("cifar-resnet-20")
     yield from first_steps(case, rounds=1 if quick else 5)
 
 
-def imports(rounds: int) -> Iterator[Row]:
+def imports(rounds: int) -> Row:
     """Times processes that do nothing but import, in turn."""
-    functions = {
-        "bare": functools.partial(_python, BARE),
-        "ours": functools.partial(_python, PARTS),
-    }
+
+    def run(code: str) -> None:
+        subprocess.run([sys.executable, "-c", code], cwd=fresh.ROOT, check=True)
+
+    functions = {name: functools.partial(run, code) for name, code in IMPORTS.items()}
     # The first round reads the files from the disk, and compiles what Python has not yet.
     seconds = interleaved(functions, rounds, warm_up=1)
-    yield Row(
+    return Row(
         part="startup",
-        what=PARTS,
-        compared=f"time of a process, this / {BARE}",
+        what=IMPORTS["ours"],
+        compared=f"time of a process, this / {IMPORTS['bare']}",
         ratio=ratio(seconds["ours"], seconds["bare"]),
         numbers={f"{name}_s": spread(each) for name, each in seconds.items()},
     )
-
-
-def _python(code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], cwd=fresh.ROOT, check=True)
 
 
 def first_steps(case: Any, rounds: int, *, torch: bool | None = None) -> Iterator[Row]:
@@ -81,55 +73,53 @@ def first_steps(case: Any, rounds: int, *, torch: bool | None = None) -> Iterato
     Args:
       case: the network and its batch.
       rounds: how many processes of each kind.
-      torch: whether PyTorch is among them; by default where it is installed and has the device.
+      torch: whether PyTorch is among them; by default where it is installed.
 
     Raises:
       RuntimeError: if a process with a filled cache compiles a program anew.
     """
-    torch = _torch_has_the_device() if torch is None else torch
+    torch = importlib.util.find_spec("torch") is not None if torch is None else torch
     with tempfile.TemporaryDirectory() as folder:
-        warm = {
-            **SHARING,
-            "JAX_ENABLE_COMPILATION_CACHE": "true",
-            "JAX_COMPILATION_CACHE_DIR": folder,
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        }
-        ours = functools.partial(_first_step, "first_step", dataclasses.asdict(case))
-        makers: dict[str, Callable[[], dict[str, Any]]] = {
-            "cold": functools.partial(ours, COLD),
-            "warm": functools.partial(ours, warm),
-        }
-        if torch:
-            from benchmarks.cases import HYPER
+        # A process of its own must find memory on a GPU beside this one.
+        environments = {
+            "cold": {"JAX_ENABLE_COMPILATION_CACHE": "false"},
+            "warm": {
+                "JAX_COMPILATION_CACHE_DIR": folder,
+                "JAX_ENABLE_COMPILATION_CACHE": "true",
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            },
+        } | ({"torch": {}} if torch else {})  # fmt: skip
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in environments}
 
-            arguments = (case.network, case.batch, case.side, case.dtype, HYPER)
-            makers["torch"] = functools.partial(
-                _first_step, "first_step_in_torch", *arguments, SHARING
+        def make(name: str) -> dict[str, Any]:
+            function = "first_step_in_torch" if name == "torch" else "first_step"
+            environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environments[name]}
+            # The clock that processes share.
+            given = time.time(), dataclasses.asdict(case)
+            result: dict[str, Any] = fresh.call(
+                f"benchmarks.startup:{function}", *given, **environment
             )
-        makers["warm"]()  # fills the cache
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in makers}
+            return result
 
-        def keep(name: str) -> None:
-            found[name].append(makers[name]())
-
-        interleaved({name: functools.partial(keep, name) for name in makers}, rounds, warm_up=0)
-        numbers: dict[str, Any] = {
-            "programs": found["warm"][0]["hits"],
-            "cache_mib": sum(f.stat().st_size for f in Path(folder).rglob("*")) / 2**20,
+        make("warm")  # fills the cache
+        functions = {
+            name: functools.partial(lambda name: found[name].append(make(name)), name)
+            for name in found
         }
+        interleaved(functions, rounds, warm_up=0)
     check_warmth(found)
-    for name, values in found.items():
-        for part in ("imported_s", "prepared_s", "compiled_s", "first_step_s"):
-            numbers[f"{name}_{part}"] = spread([value[part] for value in values])
+    numbers = {
+        f"{name}_{part}": spread([value[part] for value in values])
+        for name, values in found.items()
+        for part in ("imported_s", "prepared_s", "compiled_s", "first_step_s")
+    }
     seconds = {name: [value["first_step_s"] for value in found[name]] for name in found}
-    words = {"cold": "no cache", "warm": "filled cache", "torch": "PyTorch eager"}
-    pairs = [("cold", "warm")] + [(name, "torch") for name in ("cold", "warm") if torch]
-    for over, under in pairs:
+    for over, under in [("cold", "warm")] + [(n, "torch") for n in ("cold", "warm") if torch]:
         yield Row(
             part="startup",
             what=case.title,
-            compared=f"process start to first step, {words[over]} / {words[under]}",
+            compared=f"process start to first step, {WORDS[over]} / {WORDS[under]}",
             ratio=ratio(seconds[over], seconds[under]),
             numbers=numbers,
         )
@@ -141,12 +131,6 @@ def check_warmth(found: dict[str, list[dict[str, Any]]]) -> None:
         for value in found[name]:
             if bool(value["hits"]) != hits or value["misses"]:
                 raise RuntimeError(f"a process that began {name} found {value} of the cache.")
-
-
-def _first_step(function: str, *arguments: Any) -> dict[str, Any]:
-    *given, environment = arguments
-    # The clock that processes share.
-    return fresh.call(f"benchmarks.startup:{function}", time.time(), *given, **environment)
 
 
 def first_step(started: float, case: dict[str, Any]) -> dict[str, Any]:
@@ -182,9 +166,7 @@ def first_step(started: float, case: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def first_step_in_torch(
-    started: float, network: str, batch: int, side: int, dtype: str, hyper: dict[str, float]
-) -> dict[str, Any]:
+def first_step_in_torch(started: float, case: dict[str, Any]) -> dict[str, Any]:
     """The same in PyTorch; nothing is compiled, so ``compiled_s`` is ``prepared_s``."""
     import torch
 
@@ -194,27 +176,14 @@ def first_step_in_torch(
     found: dict[str, Any] = {"imported_s": time.time() - started}
     torch.set_num_threads(cores())
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    classes = 1000 if side > 64 else 10
-    model = torch_networks.Network(network, classes)
+    model = torch_networks.Network(case["network"], 10)
     model = model.to(device=device, memory_format=torch.channels_last)
-    optimizer = torch_networks.make_optimizer(model, **hyper)
-    step = torch_networks.make_step(model, optimizer, getattr(torch, dtype))
-    images = torch.randn(batch, 3, side, side, device=device)
+    optimizer = torch_networks.make_optimizer(model, learning_rate=0.05, weight_decay=5e-4)
+    step = torch_networks.make_step(model, optimizer, getattr(torch, case["dtype"]))
+    images = torch.randn(case["batch"], 3, case["side"], case["side"], device=device)
     images = images.contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(0, classes, (batch,), device=device)
+    labels = torch.randint(0, 10, (case["batch"],), device=device)
     found["prepared_s"] = found["compiled_s"] = time.time() - started
     found["loss"] = float(step(images, labels))
     found["first_step_s"] = time.time() - started
     return found
-
-
-def _torch_has_the_device() -> bool:
-    if importlib.util.find_spec("torch") is None:
-        return False
-    import jax
-
-    if jax.default_backend() != "gpu":
-        return True
-    import torch
-
-    return torch.cuda.is_available()

@@ -129,7 +129,12 @@ def _analyse_users(name: str, key: jax.Array) -> Page:
     """A network of the user's own, whose structure is read off its computation."""
     module, _, function = name.partition(":")
     sys.path.insert(0, os.getcwd())
-    network, params, inputs, labels = getattr(importlib.import_module(module), function)()
+    make = getattr(importlib.import_module(module), function, None)
+    if make is None:
+        raise ValueError(
+            f"--network {name} found; expected module:function, and {module} has none."
+        )
+    network, params, inputs, labels = make()
     return _measure(network, params, inputs, labels, roles.read(network, params, *inputs), key)
 
 
@@ -357,7 +362,7 @@ def main(options: Options) -> int:
         if options.out and files:
             raise ValueError(f"--out {folder} has {files[0]}; expected a folder without one.")
         write(page, options, folder)
-    except (ValueError, OSError, ImportError, AttributeError, trained.TrainedError) as error:
+    except (ValueError, OSError, ImportError, trained.TrainedError) as error:
         raise SystemExit(str(error)) from None
     first, last = page.rows[0], page.rows[-1]
     print(
