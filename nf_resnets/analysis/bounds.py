@@ -175,7 +175,7 @@ def parameter_bounds(
 def homogeneous_sets(role_map: RoleMap) -> dict[str, tuple[int, ...]]:
     """The positively homogeneous sets of figure 2, by name, as positions among the leaves."""
     numbered = [pair for pair in enumerate(role_map.leaves) if pair[1].weight]
-    sets = {
+    sets: dict[str, tuple[int, ...]] = {
         leaf.path: (at,)
         for role in (Role.STEM, Role.HEAD)
         for at, leaf in numbered

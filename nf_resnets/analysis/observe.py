@@ -181,7 +181,8 @@ class _Watched:
         activations = []
         for place in range(len(self._branches)):
             of = {name: value for (at, name), value in values.items() if at == place}
-            branch = sum(of[name] for name in sorted(of) if name.startswith("branch"))
+            first, *more = (of[name] for name in sorted(of) if name.startswith("branch"))
+            branch = sum(more, start=first)
             activations.append(Activations(of["input"], of["skip"], branch, of["sum"]))
         return outputs, self._in_order(activations)
 
