@@ -112,12 +112,16 @@ def slopes(
         outputs, activations = watched.run(shifts)
         return readout(outputs), (outputs, activations)
 
-    gradients, (outputs, activations) = jax.grad(value, has_aux=True)(watched.no_shifts())
+    gradients, (outputs, activations) = jax.grad(value, has_aux=True)(watched.shifts)
     return outputs, activations, watched.slopes(gradients)
 
 
 class _Watched:
-    """A network's program with the places around its residual branches."""
+    """A network's program with the places around its residual branches.
+
+    Attributes:
+      shifts: zeros to add to values; a gradient by them is one by the values.
+    """
 
     def __init__(
         self,
@@ -142,7 +146,7 @@ class _Watched:
         self._places = Places(traced, flow)
         self._recorded: _Operands = collections.defaultdict(lambda: collections.defaultdict(list))
         self._shifted: _Operands = collections.defaultdict(lambda: collections.defaultdict(list))
-        self._shifts: dict[tuple[str, str], jax.Array] = {}
+        self.shifts: dict[tuple[str, str], jax.Array] = {}
         entries = _entries(flow, residuals)
         for place, branch, entry in zip(itertools.count(), residuals.branches, entries):
             adder = dict(residuals.summands(flow[branch.sum]))
@@ -168,12 +172,12 @@ class _Watched:
             node, loops = self._flow[edges[0][0]], self._branches[place].loops
             axes = tuple(range(len(node.shape)))
             part = Part(str(place), name, "add", loops, node.shape, axes)
-            self._shifts[part.key] = jnp.zeros(part.turns + part.shape, node.dtype)
+            self.shifts[part.key] = jnp.zeros(part.turns + part.shape, node.dtype)
             for path, position in operands:
                 self._shifted[path][position].append(part)
 
     def run(self, shifts: Any = None) -> tuple[Any, list[Activations]]:
-        """What the network returns, and the values; shifts are such as :meth:`no_shifts` makes."""
+        """What the network returns, and the values, shifted where shifts are given."""
         loop_at = self._trace.graph.loop_at
         edits = Edits({}, {} if shifts is None else self._shifted, loop_at, self._recorded)
         results, values = run(self._trace.program, self._args, edits, shifts or {})
@@ -185,10 +189,6 @@ class _Watched:
             branch = sum(more, start=first)
             activations.append(Activations(of["input"], of["skip"], branch, of["sum"]))
         return outputs, self._in_order(activations)
-
-    def no_shifts(self) -> dict[tuple[str, str], jax.Array]:
-        """Zeros; a gradient by them is one by the values."""
-        return self._shifts
 
     def slopes(self, gradients: Any) -> list[Slopes]:
         """Gradients by shifts, branch by branch."""
