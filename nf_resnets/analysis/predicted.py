@@ -50,8 +50,8 @@ def predicted(
       >>> images = jax.numpy.ones((2, 8, 8, 3))
       >>> shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
       >>> network = lambda params, images: model.apply({"params": params}, images)
-      >>> activations = jax.eval_shape(analysis.observe, network, shapes, images)[1]
-      >>> params, blocks = jax.tree.map(lambda leaf: np.ones(leaf.shape), (shapes, activations))
+      >>> observed = jax.eval_shape(lambda at: analysis.observe(network, at, images)[1], shapes)
+      >>> params, blocks = jax.tree.map(lambda leaf: np.ones(leaf.shape), (shapes, observed))
       >>> predicted(params, "plain", blocks, family="pre_activation").sum.shape
       (3,)
     """

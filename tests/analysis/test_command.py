@@ -77,9 +77,7 @@ def test_a_network_of_the_users_own_has_a_page(tmp_path, monkeypatch):
         # Its head is 0, and was drawn; nothing in it normalises.
         assert float(row["gradient_norm"]) >= float(row["bound"]) > 0
         assert float(row["branch"]) > 0 and "closed_sum" not in row
-    with pytest.raises(
-        SystemExit, match="expected module:function, and mine has none of that name"
-    ):
+    with pytest.raises(SystemExit, match="expected module:function, and mine has none"):
         command.main(command.Options(network="mine:other", out=tmp_path / "new"))
     with pytest.raises(SystemExit, match="page has page.png; expected a folder without one"):
         command.main(command.Options(network="mine:make", out=tmp_path / "page"))
