@@ -84,10 +84,10 @@ def test_a_small_step_and_the_first_order_agree():
     _, params, *_ = network()
     first = np.linalg.norm(compiled()(params, 1.0)["first_order"], axis=1)
     errors = [
-        np.linalg.norm(compiled()(params, rate)["sizes"] / first - 1) for rate in (1e-7, 1e-3, 1.0)
+        np.linalg.norm(compiled()(params, rate)["sizes"] / first - 1) for rate in (1e-7, 1e-4, 1e-1)
     ]
-    # Logits of order 1 change by 1e-3 of that: rounded to 1e-4, and the second order is 1e-3.
-    assert errors[1] < 5e-3 and min(errors[0], errors[2]) > 4 * errors[1]
+    # Logits of order 1 change by 1e-4 of that: rounded to 1e-3 of it, and seen 6e-4 off.
+    assert errors[1] < 2e-3 and min(errors[0], errors[2]) > 4 * errors[1]
 
 
 def test_with_fixups_zero_head_only_the_head_moves():
