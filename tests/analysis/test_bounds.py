@@ -48,8 +48,8 @@ def initialised(kind, name, params, key, images):
     if name == "xavier":
         return init.xavier(params, key)
     if name == "lsuv":
-        network = lambda tree, x: MODELS[kind].apply({"params": tree}, x)
-        return init.lsuv(init.orthogonal(params, key), network=network, inputs=(images,))
+        start = init.orthogonal(params, key)
+        return init.lsuv(start, network=forward(MODELS[kind]), inputs=(images,))
     return random_head(init.fixup(params, 3, key=key), jax.random.fold_in(key, 1))
 
 
