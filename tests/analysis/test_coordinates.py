@@ -210,5 +210,5 @@ def test_rows_and_their_figure(tmp_path):
     assert [row["change"] for row in last] == [float(each.change[3, -1]) for each in found.values()]
     coordinates_figure(rows, tmp_path / "f.png", title="t", subtitle="s", size="width")
     assert (tmp_path / "f.png").stat().st_size > 10_000
-    with pytest.raises(ValueError, match="rows is empty"):
+    with pytest.raises(ValueError, match="a panel without curves found"):
         coordinates_figure([], tmp_path / "f.png", title="t", subtitle="s", size="width")

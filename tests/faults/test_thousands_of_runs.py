@@ -28,7 +28,7 @@ FEW = ("--model", "wrn-10-1", "--stem-channels", "2", "--epochs", "1")
 
 
 def command(folder, runs):
-    axes = ("peak_lr=2^-8:2^1", f"seed=0:{runs // 10}")
+    axes = ("peak_lr=2^-8:2^1", f"seed=0:{runs // 10 - 1}")
     return ["--grid", *axes, *FEW, "--workers", "1", "--out", str(folder)]
 
 
