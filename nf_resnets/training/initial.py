@@ -37,6 +37,19 @@ def draw_params(model: Any, scheme: schemes.Scheme, params: Any, key: Any, draw:
     return scheme.init(init.he(params, key, mode=draw), model.num_branches)
 
 
+def refuse_other_anatomy(model: Any, scheme: schemes.Scheme) -> None:
+    """Refuses a scheme whose networks have other parts: this one would train all the same."""
+    there = schemes.get(model.scheme)
+    for name, expected in vars(there.anatomy).items():
+        given = getattr(scheme.anatomy, name)
+        # Two functions of the branches may give the same constants.
+        if given != expected and not (callable(given) and callable(expected)):
+            raise ValueError(
+                f"scheme={scheme.name!r} with {name}={given} found for a network of "
+                f"{there.name!r}; expected one with its anatomy, {name}={expected}."
+            )
+
+
 def refuse_other_params(model: Any, example: tuple[Any, ...], params: Any) -> None:
     """Refuses parameters of another network: Flax takes leaves that a network does not have."""
     shapes = jax.eval_shape(model.init, jax.random.key(0), *example)["params"]
@@ -78,6 +91,7 @@ def make_initial(
     def initial(
         scheme: schemes.Scheme, seed: Any, hyper: Any, alpha: Any, branch_scale: Any, batch: Any
     ) -> TrainState:
+        refuse_other_anatomy(model, scheme)
         key = jax.random.key(seed)
         variables = model.init(key, *example)
         params = draw_params(model, scheme, variables["params"], key, draw)
