@@ -10,10 +10,9 @@ Protocol: learning rates are powers of two, with several seeds for each batch si
 has the range of rates whose mean is within one standard deviation of the best, once by test
 accuracy and once by training loss. `eta` and `eta/B` are drawn against `B`, with the fit `min(slope
 B, largest)`, or a smooth one where that predicts better. Rates with more diverged seeds rank behind
-the others, and are marked if their mean over finished seeds is better; `--best trimmed` compares
-all rates at which half of the seeds finished. BatchNorm has its statistics over ghost batches of
-64. The rate is constant for the first half of the run, then halved ten times. All batch sizes have
-the same number of epochs (`--budget epochs`) or of steps (`--budget steps`).
+the others, and are marked if their mean over finished seeds is better. BatchNorm has its statistics
+over ghost batches of 64. The rate is constant for the first half of the run, then halved ten times.
+All batch sizes have the same number of epochs (`--budget epochs`) or of steps (`--budget steps`).
 
 `--scale paper`: WRN-16-4 on CIFAR-10, 200 epochs, momentum 0.9, weight decay 5e-4, crop and flip,
 dropout of 0.6 before the head for regularised SkipInit. The batch sizes and the rates are ours; the

@@ -58,8 +58,6 @@ class HostTask:
             program=json.dumps(shared, sort_keys=True),
             data=self.fingerprint,
             evaluate_every=point.get("evaluate_every", 0),
-            step_cost=1.0 + model.num_branches,
-            facts={"num_steps": how.num_steps},
         )
 
     def check(self, plan: Plan, devices_per_run: int) -> None:

@@ -24,10 +24,6 @@ PASSED = "*"
 PASSED_NOTE = (
     f"{PASSED} another rate has a better mean over the runs that finished, but more of its diverged"
 )
-TRIMMED_NOTE = (
-    "Rates at which at least half of the runs finished are compared by the mean over these; the "
-    "others stand behind."
-)
 
 
 def sweep_figures(
@@ -244,7 +240,6 @@ def table_cells(
         for note, applies in (
             (EDGE_NOTE, lambda one: one["at_edge"]),
             (PASSED_NOTE, lambda one: one["passed_over"]),
-            (TRIMMED_NOTE, lambda one: one["rule"] == "trimmed"),
         )
         if any(map(applies, optima))
     ]

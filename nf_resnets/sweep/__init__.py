@@ -5,9 +5,9 @@ from nf_resnets.sweep.from_python import run
 from nf_resnets.sweep.grid import Sweep, make_sweep
 from nf_resnets.sweep.regimes import Regimes, regimes, regimes_of
 from nf_resnets.sweep.rows import Rows
-from nf_resnets.sweep.select import Optimum, isolated, optima, optimum
+from nf_resnets.sweep.select import Optimum, optima, optimum
 from nf_resnets.sweep.settings import RunSettings
-from nf_resnets.sweep.targets import common_target, knees, steps_to_target
+from nf_resnets.sweep.targets import steps_to_target
 from nf_resnets.sweep.transfer import Move, moves
 from nf_resnets.training.callbacks import Callback, Callbacks
 from nf_resnets.training.tensorboard import TensorBoard
@@ -15,6 +15,6 @@ from nf_resnets.training.wandb import WandB
 
 __all__ = [
     "Callback", "Callbacks", "Execution", "Move", "Optimum", "Outcome", "Regimes", "Rows",
-    "RunSettings", "Sweep", "TensorBoard", "WandB", "common_target", "isolated", "knees", "make",
-    "make_sweep", "moves", "optima", "optimum", "regimes", "regimes_of", "run", "steps_to_target",
+    "RunSettings", "Sweep", "TensorBoard", "WandB", "make", "make_sweep", "moves", "optima",
+    "optimum", "regimes", "regimes_of", "run", "steps_to_target",
 ]  # fmt: skip

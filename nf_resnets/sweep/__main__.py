@@ -57,7 +57,7 @@ def main(wanted: Command) -> int:
         axes = parse(wanted.grid)
     except ValueError as error:
         raise SystemExit(f"--grid: {error}") from None
-    base = command.base_of(wanted.settings, axes)
+    base = command.base_of(wanted.settings)
     keep = None if wanted.keep == "none" else functools.partial(Networks, which=wanted.keep)
     result = command.run(wanted.options, axes, base, "Sweep", keep=keep)
     if result is None:

@@ -22,12 +22,11 @@ from nf_resnets.plotting.style import whole_file
 from nf_resnets.sweep import engine, for_topology, on_ray, programs
 from nf_resnets.sweep.engine import Execution, Outcome
 from nf_resnets.sweep.grid import Sweep, make_sweep
-from nf_resnets.sweep.image_task import refuse_indivisible
-from nf_resnets.sweep.options import Options, check, parse_target
+from nf_resnets.sweep.options import Options, check
 from nf_resnets.sweep.programs import store_programs
 from nf_resnets.sweep.results import METRICS, STOPPED, Result, makers, states_in_words
-from nf_resnets.sweep.rows import Rows, write_csv
-from nf_resnets.sweep.select import Row, Rule, optima
+from nf_resnets.sweep.rows import FAILED, Rows, write_csv
+from nf_resnets.sweep.select import Row, optima
 from nf_resnets.sweep.settings import RunSettings, typed, value_text
 from nf_resnets.topology import topology_devices
 from nf_resnets.training import hosts
@@ -42,17 +41,10 @@ Keep = Callable[[Sweep, Path], Any]
 """``keep(sweep, folder)`` makes a sweep save its networks, and returns a callback that prunes."""
 
 
-def base_of(settings: RunSettings, axes: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a command line changes; refuses one that is an axis of the grid as well."""
-    default = RunSettings()
-    changed = {n: value for n, value in vars(settings).items() if value != getattr(default, n)}
-    for name in axes:
-        if name in changed:
-            raise SystemExit(
-                f"--{name.replace('_', '-')} {changed[name]} found beside --grid {name}=...; "
-                "expected one of the two."
-            )
-    return changed
+def base_of(settings: RunSettings) -> dict[str, Any]:
+    """The settings that a command line changes."""
+    default = vars(RunSettings())
+    return {name: value for name, value in vars(settings).items() if value != default[name]}
 
 
 def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any],
@@ -83,8 +75,8 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         devices = chips or jax.devices()
         data_devices = options.execution.devices_per_run or len(devices)
         engine.sweep_mesh(devices, data_devices)
-        for each in sweep.kinds:
-            refuse_indivisible(each, data_devices)
+        for plan in {plan.program: plan for plan in sweep.plans}.values():
+            sweep.task.check(plan, data_devices)
         with hosts.abort_on_error():
             if not options.dry_run:
                 return _run(options, sweep, title, metrics, read, keep)
@@ -113,38 +105,34 @@ def end(main: Callable[[], int]) -> NoReturn:
 
 def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
     """Prints what would be made, and how long it would take, measured or on chips elsewhere."""
-    rows = list(Rows(options.out).read().values())
-    over = [r for r in rows if not (options.retry and r["state"] in ("failed", "oom"))]
-    done = sweep.count(over) if over else Counter[str]()
-    kinds = {kind.program: kind for kind in sweep.kinds}
-    runs = Counter(kind.program for kind in sweep.kinds)
-    left = {
-        name: (sweep.task.plan(kinds[name].settings), count * sweep.runs_of_a_kind - done[name])
-        for name, count in runs.items()
-    }
-    left = {name: (plan, count) for name, (plan, count) in left.items() if count > 0}
-    of_them = f", {done.total():,} of them done" if done else ""
-    print(f"Grid: {sweep.size:,} runs{of_them}")
+    rows = Rows(options.out).read()
+    over = {key for key, r in rows.items() if not (options.retry and r["state"] in FAILED)}
+    left: dict[str, list[Plan]] = {}
+    for plan in sweep.plans:
+        if plan.key not in over:
+            left.setdefault(plan.program, []).append(plan)
+    done = sweep.size - sum(map(len, left.values()))
+    print(f"Grid: {sweep.size:,} runs" + (f", {done:,} of them done" if done else ""))
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
     if not chips:
-        _measured(options.execution, sweep, rows, left)
+        _measured(options.execution, sweep, list(rows.values()), left)
     elif for_topology.report(sweep.task, left, chips, options.execution, options.topology):
         raise SystemExit(1)
 
 
 def _measured(
-    execution: Execution, sweep: Sweep, rows: Sequence[Row],
-    left: Mapping[str, tuple[Plan, int]],
-) -> None:  # fmt: skip
+    execution: Execution, sweep: Sweep, rows: Sequence[Row], left: Mapping[str, Sequence[Plan]]
+) -> None:
     """Prints what programs cost here, from earlier runs or a few steps."""
     devices = jax.devices()
     mesh = engine.sweep_mesh(devices, execution.devices_per_run or len(devices))
     workers = execution.workers or engine.default_workers(devices)
     print(f"Programs: {len(left)}, each compiled once")
     seconds = 0.0
-    for plan, runs in left.values():
+    for plan, *others in left.values():
+        runs = 1 + len(others)
         each = programs.step_seconds(plan, rows, sweep.task, mesh, execution.vectorize)
         seconds += runs * plan.num_steps * each
         print(
@@ -253,7 +241,7 @@ def _make_and_grow(
         more = None
         if options.extend and hosts.is_process_zero():
             there = [read(row) for row in outcome.rows.values()]
-            more = growth(there, sweep.axes, grown, options.extend, options.best, metrics)
+            more = growth(there, sweep.axes, grown, options.extend, metrics)
         if jax.process_count() > 1:
             more = hosts.broadcast(more)
         if more is None:
@@ -307,25 +295,16 @@ def _result(
             write_csv(rows, file)
     except OSError as error:  # the runs are done all the same
         faults.append(f"{options.out / 'rows.csv'} cannot be made: {error}")
-    failed = any(row["state"] in ("failed", "oom") for row in rows)
-    if parse_target(options.target)[0].startswith("test"):
-        rows = [{**row, "tests": _tests(row)} for row in rows]
+    failed = any(row["state"] in FAILED for row in rows)
     return Result(
         rows, sweep.axes, sweep.base, counts, outcome.seconds, code or int(failed),
         outcome.programs, makers(rows), faults,
     )  # fmt: skip
 
 
-def _tests(row: Row) -> dict[str, list[Any]]:
-    """What the tests of a run gave, as ``steps_to_target`` takes it."""
-    tests = [each for each in row.get("history", ()) if each.get("test_loss") is not None]
-    names = {"step": "step", "loss": "test_loss", "accuracy": "test_accuracy"}
-    return {name: [each[column] for each in tests] for name, column in names.items()}
-
-
 def growth(
     rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Sequence[Any]], grown: dict[str, int],
-    most: int, rule: Rule = "strict", metrics: Sequence[str] = METRICS,
+    most: int, metrics: Sequence[str] = METRICS,
 ) -> list[float] | None:  # fmt: skip
     """Rates beyond the edges at which a best one lies, in the steps of the grid.
 
@@ -341,7 +320,7 @@ def growth(
         if best.best is None and any(rate.diverged for rate in best.rates)
         else best.at_edge
         for metric in metrics
-        for best in optima(rows, metric=metric, by=by, rule=rule)
+        for best in optima(rows, metric=metric, by=by)
     }
     more = []
     for edge, rate, next_rate in (

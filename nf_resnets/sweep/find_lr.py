@@ -52,7 +52,7 @@ class Command:
 
 def main(wanted: Command) -> int:
     """Makes the runs that are missing, draws them, prints the answer; returns the exit code."""
-    base = command.base_of(wanted.settings, {})
+    base = command.base_of(wanted.settings)
     if "peak_lr" in base:
         raise SystemExit(f"--peak-lr {base['peak_lr']:g} found; expected --rates.")
     try:
@@ -69,7 +69,7 @@ def main(wanted: Command) -> int:
     if result is None:
         return 0
     code = finish(result, wanted.options, title="Learning rates of short runs")
-    print("\n" + answer(optimum(result.rows, metric="train_loss", rule=wanted.options.best)))
+    print("\n" + answer(optimum(result.rows, metric="train_loss")))
     return code
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ from jax.sharding import Mesh
 from nf_resnets.sweep.engine import Execution, sweep_mesh
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.programs import describe
-from nf_resnets.sweep.settings import make
 from nf_resnets.topology import (
     Chip,
     DoesNotFitError,
@@ -21,22 +19,21 @@ from nf_resnets.topology import (
     shortest_step,
 )
 from nf_resnets.training.display import duration_text
-from nf_resnets.training.mesh import DATA, SWEEP
+from nf_resnets.training.mesh import SWEEP
 from nf_resnets.training.run import Plan
 
 
 def report(
     task: ImageTask,
-    left: Mapping[str, tuple[Plan, int]],
+    left: Mapping[str, Sequence[Plan]],
     devices: Sequence[Any],
     execution: Execution,
     topology: str | None,
 ) -> int:
     """Compiles every program for a slice, prints what it needs, and the least time of the grid.
 
-    ``left`` has for each program one of its runs, and how many are to be made. A chip carries
-    ``execution.runs_per_device`` of them, one where that is 0. Returns how many programs do not
-    fit.
+    ``left`` has the runs of each program. A chip carries ``execution.runs_per_device`` of them, one
+    where that is 0. Returns how many programs do not fit.
     """
     chip = chip_of(devices[0].device_kind)
     mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
@@ -49,13 +46,14 @@ def report(
     print(f"Programs: {len(left)}, compiled here for these chips; nothing ran")
     each_has = execution.runs_per_device or 1
     seconds, too_large = 0.0, 0
-    for plan, runs in left.values():
+    for plan, *others in left.values():
+        runs = 1 + len(others)
         print(f"  {describe(plan)}: {_count(runs)} of {plan.num_steps:,} steps", flush=True)
         try:
             need = _footprint(task, plan, mesh, each_has, execution, chip)
         except DoesNotFitError as error:
-            smaller = _smaller(task, plan, mesh, execution, chip) if each_has == 1 else ""
-            print(f"    {_count(each_has)} a chip: {error}; {smaller or 'expected fewer'}")
+            fewer = "fewer" if each_has > 1 else "a smaller batch or more chips a run"
+            print(f"    {_count(each_has)} a chip: {error}; expected {fewer}")
             too_large += 1
             continue
         slots = mesh.shape[SWEEP] * each_has
@@ -95,18 +93,6 @@ def _footprint(
     if memory > chip.usable:
         raise DoesNotFitError(f"it needs {size(memory)} of {size(chip.usable)}")
     return need
-
-
-def _smaller(task: ImageTask, plan: Plan, mesh: Mesh, execution: Execution, chip: Chip) -> str:
-    """The batch with which one run fits, in words."""
-    batch = plan.settings["batch_size"]
-    while batch := batch // 2:
-        with contextlib.suppress(ValueError, DoesNotFitError):
-            smaller = task.plan(make({**plan.settings, "batch_size": batch}))
-            task.check(smaller, mesh.shape[DATA])
-            _footprint(task, smaller, mesh, 1, execution, chip)
-            return f"a batch of {batch:,} fits: --batch-size {batch}"
-    return "nor does a smaller batch fit: a smaller network or more chips a run may"
 
 
 def _count(runs: int) -> str:

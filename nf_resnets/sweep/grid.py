@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nf_resnets import data, schemes
 from nf_resnets.parametrization import STANDARD
-from nf_resnets.sweep.image_task import ImageTask, Kind
+from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.overrides import Overrides
-from nf_resnets.sweep.settings import (
-    FIELDS,
-    NUMBERS,
-    SINGLE,
-    RunSettings,
-    checked,
-    points,
-    swept,
-    value_text,
-)
+from nf_resnets.sweep.settings import SINGLE, RunSettings, checked, points, swept, value_text
 from nf_resnets.training.run import Plan
 
 UNREAD = ("alpha", "dropout", "base_model")
 """Settings that some schemes do not read."""
-
-MOST_KINDS = 4096
-"""Combinations of settings of which most need a program of their own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,45 +23,18 @@ class Sweep:
 
     axes: Mapping[str, tuple[Any, ...]]  # of each swept setting its values
     base: Mapping[str, Any]  # the other settings, where they are not the defaults
-    kinds: tuple[Kind, ...]  # one for each combination of all settings but ``NUMBERS``
+    plans: tuple[Plan, ...]  # those of one program together, in the order of the grid otherwise
     task: ImageTask
 
     @property
-    def runs_of_a_kind(self) -> int:
-        """How many points each kind stands for."""
-        return math.prod(len(values) for name, values in self.axes.items() if name in NUMBERS)
-
-    @property
     def size(self) -> int:
-        """How many points there are, known without making them."""
-        return len(self.kinds) * self.runs_of_a_kind
-
-    @functools.cached_property
-    def plans(self) -> tuple[Plan, ...]:
-        """The runs, those of one program together, in the order of the grid otherwise."""
-        plans = [self.task.plan(settings) for settings in points(self.axes, self.base)]
-        order = {name: place for place, name in enumerate(dict.fromkeys(p.program for p in plans))}
-        return tuple(sorted(plans, key=lambda plan: order[plan.program]))
-
-    def count(self, rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-        """Of each program how many of some rows are points of the grid, which is not made."""
-        allowed = {
-            name: frozenset(
-                self.axes.get(name) or {getattr(kind.settings, name) for kind in self.kinds}
-            )
-            for name in FIELDS
-        }
-        return Counter(
-            row["program"]
-            for row in rows
-            if all(row.get(name) in values for name, values in allowed.items())
-            and row["data"] == self.task.fingerprint(row["dataset"])
-        )
+        """How many runs there are."""
+        return len(self.plans)
 
     @property
     def programs(self) -> frozenset[str]:
         """The names of its programs."""
-        return frozenset(kind.program for kind in self.kinds)
+        return frozenset(plan.program for plan in self.plans)
 
 
 def make_sweep(
@@ -105,24 +63,15 @@ def make_sweep(
     """
     base = dict(base or {})
     axes = checked(axes, base)
-    if None in axes.get("scalar_factor", ()):
-        # What it stands for is the scheme's, and could be there twice.
-        raise ValueError("the axis scalar_factor has the value none; expected numbers.")
-    first = {name: values[0] for name, values in axes.items() if name in NUMBERS}
-    others = {name: values for name, values in axes.items() if name not in NUMBERS}
-    count = math.prod(len(values) for values in others.values())
-    if count > MOST_KINDS:
-        raise ValueError(
-            f"a grid of {count:,} combinations of {', '.join(others)} found, each a program to "
-            f"compile; expected at most {MOST_KINDS:,}."
-        )
     task = ImageTask(load, tuple(swept(axes)) or SINGLE, overrides)
-    of_kinds = points(others, {**base, **first})
-    kinds = [task.kind(settings) for settings in of_kinds]
+    settings = points(axes, base)
+    plans = [task.plan(each) for each in settings]
     for name in UNREAD:
-        refuse_without_effect(name, axes.get(name, (base.get(name),)), of_kinds)
-    refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), of_kinds)
-    return Sweep(axes, base, tuple(kinds), task)
+        refuse_without_effect(name, axes.get(name, (base.get(name),)), settings)
+    refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), settings)
+    order = {name: place for place, name in enumerate(dict.fromkeys(p.program for p in plans))}
+    plans.sort(key=lambda plan: order[plan.program])
+    return Sweep(axes, base, tuple(plans), task)
 
 
 def refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[RunSettings]) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import re
 import threading
 import typing
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -35,9 +33,6 @@ from nf_resnets.sweep.settings import (
 from nf_resnets.training.initial import Draw
 from nf_resnets.training.run import Plan
 
-LARGE = 1000
-"""Networks of which no number is above are not counted through."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
@@ -50,7 +45,6 @@ class Kind:
     micro_batches: int  # into which a batch is cut
     bn_groups: int  # into which BatchNorm cuts a batch
     program: str  # runs of equal names share a compiled program
-    step_cost: float = 1.0  # examples times layers
     relative: training.Relative | None = None  # what the network at which rates were tuned changes
     overrides: Overrides = Overrides()
 
@@ -66,12 +60,6 @@ class Kind:
         settings = self.settings
         drops = () if settings.schedule != "step" else drops_at(settings.drops, self.num_steps)
         return settings.schedule, self.num_steps, self.warmup_steps, drops, settings.drop_factor
-
-    def facts(self, peak_lr: float) -> dict[str, Any]:
-        """What a run's row has of it: the schedule as ``[first step, rate]``."""
-        names = ("num_steps", "steps_per_epoch", "warmup_steps", "micro_batches", "bn_groups")
-        rates = [[step, factor * peak_lr] for step, factor in _unit_schedule(*self.schedule)]
-        return {**{name: getattr(self, name) for name in names}, "rates": rates}
 
 
 class ImageTask:
@@ -120,8 +108,6 @@ class ImageTask:
             num_steps=kind.num_steps,
             steps_per_epoch=kind.steps_per_epoch,
             evaluate_every=settings.evaluate_every,
-            step_cost=kind.step_cost,
-            facts=kind.facts(settings.peak_lr),
         )
 
     def _settings(self, plan: Plan) -> RunSettings:
@@ -130,7 +116,25 @@ class ImageTask:
 
     def check(self, plan: Plan, devices_per_run: int) -> None:
         """Refuses a run whose batch does not divide over its devices."""
-        refuse_indivisible(self.kind(self._settings(plan)), devices_per_run)
+        kind = self.kind(self._settings(plan))
+        settings, parts = kind.settings, devices_per_run * kind.micro_batches
+        if settings.batch_size % parts:
+            raise ValueError(
+                f"batch_size={settings.batch_size} does not divide evenly into "
+                f"{kind.micro_batches} micro-batches on each of devices_per_run={devices_per_run} "
+                "devices."
+            )
+        if settings.gradient_noise and parts == 1:
+            raise ValueError(
+                f"gradient_noise=True found with micro_batch={settings.micro_batch}; expected "
+                f"fewer examples in a micro-batch than batch_size={settings.batch_size}."
+            )
+        if kind.scheme.anatomy.has_batch_norm and kind.bn_groups % parts:
+            raise ValueError(
+                f"ghost_batch={settings.ghost_batch} found, {kind.bn_groups} in a batch of "
+                f"{settings.batch_size}; expected a multiple of {parts}, some for each of "
+                f"devices_per_run={devices_per_run} devices."
+            )
 
     def build(self, plan: Plan, mesh: Mesh, **devices: Any) -> training.Program:
         """Compiles the program of a run."""
@@ -195,20 +199,6 @@ class ImageTask:
         )  # fmt: skip
 
 
-@functools.lru_cache
-def _unit_schedule(
-    kind: str, num_steps: int, warmup_steps: int, drops: tuple[int, ...], factor: float
-) -> tuple[tuple[int, float], ...]:
-    """The factors of a peak rate and the steps from which they hold; no more than 100 of them."""
-    schedule = _schedule(1.0, kind, num_steps, warmup_steps, drops, factor)
-    factors = np.asarray(schedule(np.arange(num_steps)))
-    factors = np.broadcast_to(factors, (num_steps,))  # a constant one is one number
-    changes = [0, *(np.flatnonzero(np.diff(factors)) + 1).tolist()]
-    # Of a long warm-up every step is a change: a hundred of them show it.
-    changes = changes[:: -(-len(changes) // 100)]
-    return tuple((step, float(factors[step])) for step in changes)
-
-
 def kind_of(
     settings: RunSettings,
     dataset: data.Dataset,
@@ -266,18 +256,13 @@ def kind_of(
         overrides=overrides,
     )  # fmt: skip
     if overrides.is_other:
-        return dataclasses.replace(kind, step_cost=float(batch_size))
+        return kind
     model, like = make_model(kind, dataset), jax.ShapeDtypeStruct((1, *image), jnp.float32)
     if overrides.network is not None and model.num_classes != dataset.num_classes:
         raise ValueError(
             f"the network has num_classes={model.num_classes}; expected {dataset.num_classes}, the "
             f"classes of {dataset.name}."
         )
-    numbers = (settings.stem_channels, *map(int, re.findall(r"\d+", settings.model)))
-    if max(numbers) > LARGE:
-        what = f"model={shown(settings.model)} with stem_channels={settings.stem_channels}"
-        models.architectures.refuse_too_large(model, like, what)
-    kind = dataclasses.replace(kind, step_cost=batch_size * (1.0 + model.num_branches))
     if settings.base_model is None:
         return kind
     base_settings = dataclasses.replace(settings, model=settings.base_model)
@@ -377,27 +362,6 @@ def hyper_of(settings: RunSettings) -> dict[str, float]:
     }
 
 
-def refuse_indivisible(kind: Kind, devices_per_run: int) -> None:
-    """Refuses a run whose batch does not divide over its devices, with a ``ValueError``."""
-    settings, parts = kind.settings, devices_per_run * kind.micro_batches
-    if settings.batch_size % parts:
-        raise ValueError(
-            f"batch_size={settings.batch_size} does not divide evenly into {kind.micro_batches} "
-            f"micro-batches on each of devices_per_run={devices_per_run} devices."
-        )
-    if settings.gradient_noise and parts == 1:
-        raise ValueError(
-            f"gradient_noise=True found with micro_batch={settings.micro_batch}; expected fewer "
-            f"examples in a micro-batch than batch_size={settings.batch_size}."
-        )
-    if kind.scheme.anatomy.has_batch_norm and kind.bn_groups % parts:
-        raise ValueError(
-            f"ghost_batch={settings.ghost_batch} found, {kind.bn_groups} in a batch of "
-            f"{settings.batch_size}; expected a multiple of {parts}, some for each of "
-            f"devices_per_run={devices_per_run} devices."
-        )
-
-
 def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     """The optimizer with the schedule of a kind and the numbers of a run."""
     settings, overrides = kind.settings, kind.overrides
@@ -423,7 +387,4 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     return overrides.wrap(optax.chain(*clips, made) if clips else made)
 
 
-__all__ = [
-    "ImageTask", "Kind", "drops_at", "hyper_of", "kind_of", "make_model", "optimizer",
-    "refuse_indivisible",
-]  # fmt: skip
+__all__ = ["ImageTask", "Kind", "drops_at", "hyper_of", "kind_of", "make_model", "optimizer"]

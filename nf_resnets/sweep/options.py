@@ -11,8 +11,7 @@ from typing import Annotated
 import tyro
 
 from nf_resnets.sweep.engine import Execution
-from nf_resnets.sweep.select import METRICS as TARGETS
-from nf_resnets.sweep.select import Rule
+from nf_resnets.sweep.select import METRICS
 from nf_resnets.sweep.settings import shown
 
 
@@ -38,12 +37,9 @@ class Options:
     extend: int = 0
     """While a best rate lies at the edge of the grid, add a rate beyond it; at most so many times
     on each side."""
-    best: Rule = "strict"
-    """How rates with diverged seeds are compared. strict: rates with more of them rank behind.
-    trimmed: if half of the seeds finished, by the mean over those that did."""
     target: str = ""
     """A metric and its value, such as train_loss=0.5 or test_accuracy=0.9, to which the steps are
-    counted at each batch size; by default the lowest training loss that all batch sizes reach."""
+    counted at each batch size."""
     retry: bool = False
     """Try runs again that failed or ran out of memory."""
     tensorboard: bool = False
@@ -78,21 +74,21 @@ def check(options: Options) -> None:
         )
 
 
-def parse_target(text: str) -> tuple[str, float | None]:
-    """The metric of ``--target`` and its value; without one the training loss, and None.
+def parse_target(text: str) -> tuple[str, float] | None:
+    """The metric of ``--target`` and its value; None without one.
 
     Example:
-      >>> parse_target("test_accuracy=0.9"), parse_target("")
-      (('test_accuracy', 0.9), ('train_loss', None))
+      >>> parse_target("test_accuracy=0.9")
+      ('test_accuracy', 0.9)
     """
     if not text:
-        return "train_loss", None
+        return None
     metric, _, number = text.partition("=")
     with contextlib.suppress(ValueError):
-        if metric in TARGETS and math.isfinite(float(number)):
+        if metric in METRICS and math.isfinite(float(number)):
             return metric, float(number)
     raise SystemExit(
-        f"--target {shown(text)} found; expected METRIC=NUMBER with one of {', '.join(TARGETS)}."
+        f"--target {shown(text)} found; expected METRIC=NUMBER with one of {', '.join(METRICS)}."
     )
 
 

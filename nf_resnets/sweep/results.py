@@ -15,9 +15,9 @@ from nf_resnets import data, plotting, schemes
 from nf_resnets.plotting.style import whole_file
 from nf_resnets.sweep.options import Options, parse_target
 from nf_resnets.sweep.regimes import regimes_of
-from nf_resnets.sweep.select import Optimum, Row, Rule, grouped, optima
+from nf_resnets.sweep.select import Optimum, Row, grouped, optima
 from nf_resnets.sweep.settings import FIELDS, axis_text, value_text
-from nf_resnets.sweep.targets import StepsToTarget, common_target, steps_to_target
+from nf_resnets.sweep.targets import steps_to_target
 from nf_resnets.training.display import duration_text
 
 
@@ -81,7 +81,7 @@ def _curves(rows: Sequence[Row], best: Sequence[Optimum]) -> list[dict[str, Any]
 
 
 def draw(
-    result: Result, folder: Path, *, title: str, rule: Rule = "strict",
+    result: Result, folder: Path, *, title: str,
     chance: float | None = None, failed: Callable[[str, Exception], Any] | None = None,
     target: str = "",
 ) -> list[str]:  # fmt: skip
@@ -95,10 +95,11 @@ def draw(
         return []
     fields = [name for name in axes if name not in ("peak_lr", "seed")]
     by = list(dict.fromkeys(["scheme", *fields, "batch_size"]))
-    best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by, rule=rule)]
+    best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by)]
     sizes = len(axes.get("batch_size", ())) > 1
     fits = regimes_of(best) if sizes else []
-    reached = _targets(rows, by, target) if sizes else []
+    goal = parse_target(target) if sizes else None
+    reached = steps_to_target(rows, goal[1], metric=goal[0], by=by) if goal else []
     results = plotting.SweepResults(
         title=title,
         subtitle=in_one_line(rows, axes, result.base),
@@ -114,14 +115,6 @@ def draw(
         targets=[dataclasses.asdict(one) for one in reached],
     )
     return plotting.sweep_figures(folder, results, failed=failed)
-
-
-def _targets(rows: Sequence[Row], by: Sequence[str], target: str) -> list[StepsToTarget]:
-    """The steps to the target, or to the one that all groups reach; none if no run has finished."""
-    metric, value = parse_target(target)
-    if value is None:
-        value = common_target(rows, metric=metric, by=by)
-    return [] if value is None else steps_to_target(rows, value, metric=metric, by=by)
 
 
 def command_of(axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> str:
@@ -186,7 +179,7 @@ def finish(result: Result, options: Options, *, title: str) -> int:
     files: list[str] = []
     try:
         files = draw(
-            result, folder, title=title, rule=options.best, chance=chance, failed=failed,
+            result, folder, title=title, chance=chance, failed=failed,
             target=options.target,
         )  # fmt: skip
     except Exception as error:  # the runs are done, and what else there is to say is said

@@ -24,9 +24,12 @@ from nf_resnets.training.checkpoint import held
 NESTED = ("history", "measures", "resolved", "traceback", "made", "data")
 """What is no column of a table: lists, mappings and long texts."""
 
+FAILED = ("failed", "oom")
+"""The states of runs that raised, or ran out of memory."""
+
 RESULTS = (
     *NESTED, "key", "program", "state", "message", "steps_done", "seconds", "test_accuracy",
-    "test_loss", "train_loss", "train_accuracy", "tests",
+    "test_loss", "train_loss", "train_accuracy",
 )  # fmt: skip
 """What a row has besides the settings of its run."""
 
@@ -123,7 +126,7 @@ class Rows:
     def retry(self) -> None:
         """Lets runs be made again that failed or ran out of memory."""
         rows = self.read().items()
-        self._over = {key for key, row in rows if row["state"] not in ("failed", "oom")}
+        self._over = {key for key, row in rows if row["state"] not in FAILED}
 
     def __contains__(self, key: str) -> bool:
         return key in self._over
@@ -184,4 +187,4 @@ def write_csv(rows: Sequence[Mapping[str, Any]], file: TextIO) -> None:
         writer.writerow(text)
 
 
-__all__ = ["NESTED", "RESULTS", "Rows", "plain", "write_csv"]
+__all__ = ["FAILED", "NESTED", "RESULTS", "Rows", "plain", "write_csv"]

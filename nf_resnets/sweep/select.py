@@ -13,8 +13,6 @@ from nf_resnets.sweep.rows import RESULTS
 
 Row = Mapping[str, Any]
 Edge = Literal["lowest", "highest", "only"]
-Rule = Literal["strict", "trimmed"]
-"""How rates with diverged seeds are compared; see :func:`optimum`."""
 
 METRICS = {"test_accuracy": 1, "train_accuracy": 1, "test_loss": -1, "train_loss": -1}
 """1 where more is better, -1 where less is."""
@@ -46,7 +44,6 @@ class Optimum:
       rates: every rate of the group, from the lowest.
       runs: how many runs the group has.
       left_out: how many of them have no number yet, or never will, by state.
-      rule: how the rates were compared at which some runs diverged.
       best: the best rate; None if no run finished.
       mean, std: of the metric at ``best`` over its seeds; no ``std`` with fewer than two.
       low, high: the lowest and the highest of ``as_good``.
@@ -64,7 +61,6 @@ class Optimum:
     rates: tuple[RateSummary, ...]
     runs: int
     left_out: dict[str, int]
-    rule: Rule
     best: float | None = None
     mean: float | None = None
     std: float | None = None
@@ -78,16 +74,15 @@ class Optimum:
 
 def optimum(
     rows: Iterable[Row], *, metric: str = "test_accuracy",
-    group: Mapping[str, Any] | None = None, rule: Rule = "strict",
+    group: Mapping[str, Any] | None = None,
 ) -> Optimum:  # fmt: skip
     """Returns the best learning rate of a group of runs and the range of rates as good.
 
     The best rate has the best mean over its seeds, of equal ones it is the smallest; as good is
-    every rate whose mean lies within one standard deviation (``n - 1``) of the best's. By the
-    ``"strict"`` rule a rate of which a larger fraction of the seeds diverged stands behind one of
-    which a smaller fraction did. By the ``"trimmed"`` rule all rates of which at least half of the
-    seeds finished are compared by the mean over those that did. A number that is not finite counts
-    as diverged; runs that are neither finished nor diverged are left out and counted.
+    every rate whose mean lies within one standard deviation (``n - 1``) of the best's. A rate of
+    which a larger fraction of the seeds diverged stands behind one of which a smaller fraction did.
+    A number that is not finite counts as diverged; runs that are neither finished nor diverged are
+    left out and counted.
 
     Where accuracy is quadratic in the rate's logarithm and seeds differ by normal noise, the range
     and half a step of the grid beyond it hold the true optimum in about 92 of 100 sweeps of five
@@ -98,7 +93,6 @@ def optimum(
         gives them; all else that matters is the same in all of them.
       metric: ``"test_accuracy"``, ``"train_accuracy"``, ``"test_loss"`` or ``"train_loss"``.
       group: what the runs share, kept in the result.
-      rule: ``"strict"`` or ``"trimmed"``.
 
     Raises:
       ValueError: if two runs have the same rate and seed.
@@ -117,13 +111,13 @@ def optimum(
     by_rate = _by_rate(rows)
     rates = tuple(_summary(rate, by_rate[rate], metric, left_out) for rate in sorted(by_rate))
     runs = sum(map(len, by_rate.values()))
-    tried = Optimum(dict(group or {}), metric, rates, runs, dict(sorted(left_out.items())), rule)
+    tried = Optimum(dict(group or {}), metric, rates, runs, dict(sorted(left_out.items())))
     return _with_best(tried)
 
 
 def optima(
     rows: Iterable[Row], *, by: Sequence[str] = ("scheme", "batch_size"),
-    metric: str = "test_accuracy", rule: Rule = "strict",
+    metric: str = "test_accuracy",
 ) -> list[Optimum]:  # fmt: skip
     """As :func:`optimum`, but for each group of runs that share the fields of ``by``.
 
@@ -133,7 +127,7 @@ def optima(
     groups = grouped(rows, by)
     columns = [_in_order(column) for column in zip(*groups, strict=True)]
     return [
-        optimum(groups[values], group=dict(zip(by, values, strict=True)), metric=metric, rule=rule)
+        optimum(groups[values], group=dict(zip(by, values, strict=True)), metric=metric)
         for values in sorted(
             groups, key=lambda values: [c.index(x) for c, x in zip(columns, values, strict=True)]
         )
@@ -162,79 +156,6 @@ def along(results: Sequence[Any], field: str) -> list[tuple[dict[str, Any], list
         rest = tuple((name, value) for name, value in one.group.items() if name != field)
         lines.setdefault((rest, one.metric), []).append(one)
     return [(dict(rest), ones) for (rest, _), ones in lines.items()]
-
-
-@dataclasses.dataclass(frozen=True)
-class Isolation:
-    """What becomes of one setting, by the best choice of all others.
-
-    Attributes:
-      group: the fields and values that all runs share.
-      field: the setting.
-      metric: by what the others are chosen.
-      values: of the setting, in the order of the rows' numbers or as they first come.
-      configurations: for each value those of the other settings, each over its seeds; of one, its
-        learning rate tells it apart in part only.
-      best: for each value the best of these; None if none finished.
-    """
-
-    group: dict[str, Any]
-    field: str
-    metric: str
-    values: tuple[Any, ...]
-    configurations: tuple[tuple[RateSummary, ...], ...]
-    best: tuple[RateSummary | None, ...]
-
-
-def isolated(
-    rows: Iterable[Row], field: str, *, fields: Sequence[str], metric: str = "test_accuracy",
-    rule: Rule = "strict", group: Mapping[str, Any] | None = None,
-) -> Isolation:  # fmt: skip
-    """Isolates one setting of a sweep: for each of its values the best of the other settings.
-
-    A configuration is all settings but the seed; configurations of one value are compared as rates
-    are (:func:`optimum`), one that diverged with all seeds is infeasible.
-
-    Args:
-      rows: one for each run, as for ``optimum``.
-      field: the setting.
-      fields: all settings that are swept, without the seed.
-      metric: as for ``optimum``.
-      rule: as for ``optimum``.
-      group: as for ``optimum``.
-
-    Source: Godbole, Dahl, Gilmer, Shallue, Nado, *Deep Learning Tuning Playbook*, 2023.
-
-    Example:
-      >>> rows = [{"state": "finished", "peak_lr": rate, "momentum": momentum, "seed": 0,
-      ...          "test_accuracy": accuracy}
-      ...         for momentum, accuracies in ((0.0, (0.6, 0.7)), (0.9, (0.9, 0.1)))
-      ...         for rate, accuracy in zip((0.1, 0.2), accuracies)]
-      >>> alone = isolated(rows, "momentum", fields=("momentum", "peak_lr"))
-      >>> alone.values, [best.mean for best in alone.best]
-      ((0.0, 0.9), [0.7, 0.9])
-    """
-    sign, others = METRICS[metric], [name for name in fields if name != field]
-    by_value = {value: same for (value,), same in grouped(rows, (field,)).items()}
-    values = _in_order(by_value)
-    configurations = [
-        tuple(
-            _summary(same[0]["peak_lr"], same, metric, Counter())
-            for same in grouped(by_value[value], others).values()
-        )
-        for value in values
-    ]
-    best = [
-        min(
-            (one for one in of_value if one.mean is not None),
-            key=lambda one: (_place_of(one, rule), -sign * (one.mean or 0.0)),
-            default=None,
-        )
-        for of_value in configurations
-    ]
-    return Isolation(
-        dict(group or {}), field, metric, tuple(values), tuple(configurations), tuple(best)
-    )
 
 
 def _by_rate(rows: Iterable[Row]) -> dict[float, list[Row]]:
@@ -275,7 +196,7 @@ def _with_best(tried: Optimum) -> Optimum:
     """Adds the best of the rates, if a run finished, and those as good."""
     sign = METRICS[tried.metric]
     rates = [one for one in tried.rates if one.n or one.diverged]
-    places = [(_place_of(one, tried.rule), sign * one.mean, one)
+    places = [(one.diverged / (one.n + one.diverged), sign * one.mean, one)
               for one in rates if one.mean is not None]  # fmt: skip
     if not places:
         return tried
@@ -288,6 +209,9 @@ def _with_best(tried: Optimum) -> Optimum:
     as_good = tuple(one.rate for score, one in scores if top - score <= within)
     order = [one.rate for one in rates]
     low, high = order.index(as_good[0]), order.index(as_good[-1])
+    at_edge: Edge | None = None
+    if best.rate in (order[0], order[-1]):
+        at_edge = "only" if len(order) == 1 else "lowest" if best.rate == order[0] else "highest"
     return dataclasses.replace(
         tried,
         best=best.rate,
@@ -300,24 +224,10 @@ def _with_best(tried: Optimum) -> Optimum:
             one.rate for place, score, one in places if place > first and score > top + rounding
         ),
         contiguous=high - low + 1 == len(as_good),
-        at_edge=edge_of(best.rate, order),
+        at_edge=at_edge,
     )
 
 
-def edge_of(best: float, rates: Sequence[float]) -> Edge | None:
-    """Whether a rate is the lowest or the highest of those that were tried, in their order."""
-    if best not in (rates[0], rates[-1]):
-        return None
-    return "only" if len(rates) == 1 else "lowest" if best == rates[0] else "highest"
-
-
-def _place_of(one: RateSummary, rule: Rule) -> float:
-    """Where a rate stands for its diverged runs, 0 in front: those of one place are compared."""
-    fraction = one.diverged / (one.n + one.diverged)
-    return 0.0 if rule == "trimmed" and fraction <= 0.5 else fraction
-
-
 __all__ = [
-    "METRICS", "Edge", "Isolation", "Optimum", "RateSummary", "Row", "Rule", "along", "edge_of",
-    "grouped", "isolated", "optima", "optimum",
+    "METRICS", "Edge", "Optimum", "RateSummary", "Row", "along", "grouped", "optima", "optimum",
 ]  # fmt: skip

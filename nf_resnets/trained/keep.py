@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nf_resnets.sweep.grid import Sweep
-from nf_resnets.sweep.image_task import make_model
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.sweep.settings import FIELDS
 from nf_resnets.trained.file import TrainedError
@@ -30,8 +29,8 @@ class Networks:
     def __init__(self, sweep: Sweep, folder: Path, which: Literal["best", "all"]) -> None:
         self._task, self._folder, self._which = sweep.task, folder, which
         self._best: dict[tuple[Any, ...], tuple[float, str]] = {}
-        for kind in sweep.kinds:
-            to_json(make_model(kind, sweep.task.dataset(kind.settings.dataset)))
+        for plan in {plan.program: plan for plan in sweep.plans}.values():
+            to_json(sweep.task.parts(plan)[0])
         sweep.task.finish = self.save
         self.prune()
 

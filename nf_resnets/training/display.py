@@ -51,7 +51,7 @@ class Display:
         self._describe = describe or _outcome
         self._lock = threading.RLock()
         self._plans = {plan.key: plan for plan in plans}
-        work = sum(plan.num_steps * plan.step_cost for plan in plans)
+        work = sum(plan.num_steps for plan in plans)
         self._all = self._bars.add_task(_counted(len(plans)), total=work, visible=len(plans) > 1)
         self._bar_of: dict[str, TaskID] = {}
         self._words: dict[str, dict[str, str]] = {}  # what stands on a run's bar
@@ -113,7 +113,7 @@ class Display:
     def _advance(self, key: str, steps: int) -> None:
         """Moves the bar of all runs."""
         if key in self._plans:
-            self._bars.advance(self._all, steps * self._plans[key].step_cost)
+            self._bars.advance(self._all, steps)
 
     def _update(self, key: str, step: int, **words: str) -> None:
         self._words[key] |= words

@@ -26,8 +26,6 @@ class Plan:
       data: the fingerprint of the data.
       evaluate_every: epochs between two tests, 0 for none; the last step is always followed by one.
       curve_points: points of the curve in the run's row, at most.
-      step_cost: of a step, in those of other runs: examples times layers.
-      facts: what else the row has, as JSON values.
     """
 
     settings: Mapping[str, Any]
@@ -38,8 +36,6 @@ class Plan:
     data: str = ""
     evaluate_every: int = 1
     curve_points: int = 200
-    step_cost: float = 1.0
-    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def key(self) -> str:

@@ -339,7 +339,7 @@ def row_of(plan: Plan, state: str, message: str | None) -> Row:
         **dict.fromkeys(OUTCOME),
         "history": [],
         "measures": {},
-        "resolved": dict(plan.facts),
+        "resolved": {"num_steps": plan.num_steps},
     }
 
 

@@ -239,8 +239,7 @@ def test_a_sweep_takes_the_factor_of_the_scheme():
     base = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0}
     grid = sweep.make_sweep({"scheme": SCHEMES}, base)
     factors = {
-        kind.settings.scheme: image_task.hyper_of(kind.settings)["scalar_factor"]
-        for kind in grid.kinds
+        plan.settings["scheme"]: grid.task.start(plan).hyper["scalar_factor"] for plan in grid.plans
     }
     assert factors == {"fixup": 0.1, "skipinit": 0.1, "batchnorm": 0.1, "rescalenet": 1.0}
     # A factor that is given holds for the slow leaves of the scheme; RescaleNet has none.

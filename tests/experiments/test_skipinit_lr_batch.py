@@ -74,8 +74,8 @@ def test_the_laptop_scale_fits_the_digits():
     assert sweep.size == 320
     # BatchNorm's statistics are estimated from four batches, or what an epoch has.
     batches = {
-        kind.settings.batch_size: sweep.task.parts(sweep.task.plan(kind.settings))[3]
-        for kind in sweep.kinds
+        plan.settings["batch_size"]: sweep.task.parts(plan)[3]
+        for plan in {plan.program: plan for plan in sweep.plans}.values()
     }
     assert {size: how.bn_estimate_batches for size, how in batches.items()} == {
         8: 4, 32: 4, 128: 4, 512: 2

@@ -42,16 +42,10 @@ def test_every_step_has_its_rate_also_after_a_resume(tmp_path):
     # Negative control: a schedule that begins anew has other rates from there on.
     anew = [closed_form(step - resumed if step >= resumed else step) for step in range(STEPS)]
     assert not np.allclose(rates, anew, rtol=1e-5)
-    resolved = row["resolved"]
-    assert (resolved["num_steps"], resolved["warmup_steps"]) == (STEPS, WARMUP)
-    first, rate = np.transpose(resolved["rates"])
-    of_step = rate[np.searchsorted(first, np.arange(STEPS), side="right") - 1]
-    np.testing.assert_allclose(of_step, expected, rtol=1e-6)
 
 
 def test_a_warm_up_longer_than_the_run_is_refused():
-    (plan,) = small.make({"warmup_epochs": (2.0,)}).plans
-    assert plan.facts["warmup_steps"] == plan.num_steps == STEPS
+    small.make({"warmup_epochs": (2.0,)})
     with pytest.raises(ValueError, match="warmup_epochs=2.1 found, 46.2 steps; expected no more"):
         small.make({"warmup_epochs": (2.0, 2.1)})
     with pytest.raises(ValueError, match="warmup_epochs=1 found, 22 steps; .* the run's 10"):

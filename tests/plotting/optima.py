@@ -15,6 +15,6 @@ def group(scheme, size, rates, metric="test_accuracy", at_edge=None):
     return {
         "group": {"scheme": scheme, "batch_size": size}, "metric": metric, "rates": rates,
         "best": best.get("rate"), "mean": best.get("mean"), "std": best.get("std"),
-        "low": best.get("rate"), "high": best.get("rate"), "at_edge": at_edge, "rule": "strict",
+        "low": best.get("rate"), "high": best.get("rate"), "at_edge": at_edge,
         "passed_over": (),
     }  # fmt: skip

@@ -107,7 +107,7 @@ def test_a_dry_run_says_what_it_would_take(made, monkeypatch, capsys):
         (("--grid", "peak_lr=fast"), "peak_lr='fast' found; expected a finite number"),
         (("--grid", "peak_lr=-1"), "peak_lr=-1 found; expected a number above 0"),
         (("--grid", "batch_size=32,2048"), "batch_size=2048 found for a training split"),
-        (("--grid", "seed=0:1", "--seed", "3"), "--seed 3 found beside --grid seed=..."),
+        (("--grid", "seed=0:1", "--seed", "3"), "seed is an axis of the grid and given besides"),
         (("--scheme", "fixxup"), "did you mean 'fixup'?"),
         (("--epochs", "2", "--steps", "3"), "epochs=2 and steps=3 found"),
         (("--shard", "2", "2"), "--shard 2 2 found; expected I N with 0 <= I < N."),

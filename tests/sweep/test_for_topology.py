@@ -20,13 +20,13 @@ def reported(monkeypatch, capsys):
     def lower(self, run, mesh, *, runs_per_device, vectorize):
         return runs_per_device, run.settings["batch_size"]
 
-    def report(room, execution, *, each=1.0, shared=0.0, axes=None):
+    def report(room, execution):
         def compile_footprint(lowered):
             runs, batch = lowered
             compiled.append(lowered)
             if runs * batch > room:
                 raise DoesNotFitError("it needs 20G of 16G bytes")
-            work = shared + each * runs
+            work = runs
             return Footprint(
                 arguments=GIB, temporaries=runs * GIB // 4, outputs=1000, code=2000,
                 flops=1e9 * work, bytes=9e9 * work, main_bytes=8.19e8 * work,
@@ -35,11 +35,9 @@ def reported(monkeypatch, capsys):
             )  # fmt: skip
 
         monkeypatch.setattr(for_topology, "compile_footprint", compile_footprint)
-        sweep = small.make(axes or {"seed": tuple(range(10))}, batch_size=64)
-        left = {
-            kind.program: (sweep.task.plan(kind.settings), sweep.runs_of_a_kind)
-            for kind in sweep.kinds
-        }
+        sweep = small.make({"seed": tuple(range(10))}, batch_size=64)
+        (program,) = sweep.programs
+        left = {program: sweep.plans}
         code = for_topology.report(sweep.task, left, jax.devices()[:4], execution, "v5e:2x2")
         return code, capsys.readouterr().out, compiled
 
@@ -66,14 +64,6 @@ def test_more_runs_than_fit_are_refused(reported):
     assert compiled == [(12, 64)] and code == 1
     assert "12 runs a chip: it needs 20G of 16G bytes; expected fewer" in said
     assert "without the 1 that do not fit" in said
-
-
-def test_a_run_that_does_not_fit_names_the_batch_that_does(reported):
-    code, said, compiled = reported(20, Execution())
-    assert compiled == [(1, 64), (1, 32), (1, 16)] and code == 1
-    assert "1 run a chip: it needs 20G of 16G bytes; a batch of 16 fits: --batch-size 16" in said
-    code, said, _ = reported(0, Execution())
-    assert code == 1 and "nor does a smaller batch" in said
 
 
 def test_a_topology_without_its_compiler_is_one_sentence(monkeypatch):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from nf_resnets.sweep.select import isolated, optima, optimum
+from nf_resnets.sweep.select import optima, optimum
 
 
 def runs(results, metric="test_accuracy", **settings):
@@ -66,28 +66,14 @@ def test_a_rate_at_which_more_seeds_diverged_stands_behind():
     assert optimum(runs({1.0: [0.8, "diverged"], 2.0: [0.9, "diverged"]})).best == 2.0
 
 
-def test_the_trimmed_rule_compares_rates_by_the_runs_that_finished():
+def test_a_better_mean_of_a_rate_with_more_diverged_is_passed_over():
     results = {
         0.5: [0.70, 0.72, 0.71, 0.71, 0.71],
-        1.0: [0.90, "diverged", 0.92, 0.91, 0.91],  # 1 of 5, and the best by far
-        2.0: ["diverged", "diverged", 0.90, 0.908, 0.904],  # 2 of 5, within a deviation
-        4.0: ["diverged", "diverged", "diverged", 0.99, 0.99],  # more than half
-        8.0: ["diverged"] * 5,
+        1.0: [0.90, "diverged", 0.92, 0.91, 0.91],
+        2.0: ["diverged", "diverged", 0.90, 0.908, 0.904],
     }
-    strict, trimmed = (optimum(runs(results), rule=rule) for rule in ("strict", "trimmed"))
-    assert (strict.best, strict.as_good, strict.rule) == (0.5, (0.5,), "strict")
-    assert strict.passed_over == (1.0, 2.0, 4.0)
-    assert (trimmed.best, trimmed.as_good, trimmed.rule) == (1.0, (1.0, 2.0), "trimmed")
-    assert trimmed.mean == pytest.approx(0.91) and trimmed.passed_over == (4.0,)
-    # The deviation is that of the four runs that finished: sqrt(2 * 0.01^2 / 3) = 0.0082.
-    assert trimmed.std == pytest.approx(0.01 * math.sqrt(2 / 3))
-    assert optimum(runs(results)) == strict
-    # Half is enough; where more than half diverged at every rate, the fewest count, as before.
-    assert optimum(runs({1.0: [0.8, 0.8], 2.0: [0.9, "diverged"]}), rule="trimmed").best == 2.0
-    gone = {1.0: [0.8, "diverged", "diverged"], 2.0: [0.9, *["diverged"] * 3]}
-    assert optimum(runs(gone), rule="trimmed").best == 1.0
-    [one] = optima(runs(results, scheme="fixup", batch_size=8), rule="trimmed")
-    assert one.best == 1.0
+    best = optimum(runs(results))
+    assert (best.best, best.as_good, best.passed_over) == (0.5, (0.5,), (1.0, 2.0))
     by_loss = optimum(
         runs({1.0: [0.3, 0.3], 2.0: [0.1, "diverged"]}, "train_loss"), metric="train_loss"
     )
@@ -184,31 +170,3 @@ def test_the_range_covers_the_optimum_of_a_known_curve(seeds, noise, stated, wid
     assert covered / draws > stated - 4 * math.sqrt(stated * (1 - stated) / draws)
     # A range that covers by being the whole grid, 11 octaves, says nothing.
     assert widths < width
-
-
-def test_a_setting_is_isolated_by_the_best_of_the_others():
-    rows = [
-        {"scheme": "fixup", "momentum": momentum, "peak_lr": rate, "seed": seed,
-         "state": "finished", "test_accuracy": accuracy + 0.01 * seed}
-        for momentum, rate, accuracy in (
-            (0.9, 0.1, 0.5), (0.9, 0.2, 0.7), (0.0, 0.1, 0.6), (0.0, 0.2, 0.4)
-        )
-        for seed in range(2)
-    ]  # fmt: skip
-    found = isolated(rows, "momentum", fields=["momentum", "peak_lr"])
-    assert found.values == (0.0, 0.9)
-    assert [[c.rate for c in of] for of in found.configurations] == [[0.1, 0.2], [0.1, 0.2]]
-    assert [(b.rate, b.mean, b.n) for b in found.best] == [
-        (0.1, pytest.approx(0.605), 2), (0.2, pytest.approx(0.705), 2)
-    ]  # fmt: skip
-    # A configuration with a diverged seed stands behind, and one without a finished run is none.
-    rows[2]["state"] = "diverged"
-    assert isolated(rows, "momentum", fields=["momentum", "peak_lr"]).best[1].rate == 0.1
-    for row in rows[:4]:
-        row["state"] = "diverged"
-    found = isolated(rows, "momentum", fields=["momentum", "peak_lr"])
-    assert found.best[1] is None and [c.diverged for c in found.configurations[1]] == [2, 2]
-    # Of a loss less is better.
-    losses = [{**row, "state": "finished", "train_loss": row["test_accuracy"]} for row in rows]
-    found = isolated(losses, "momentum", fields=["momentum", "peak_lr"], metric="train_loss")
-    assert [b.rate for b in found.best] == [0.2, 0.1]

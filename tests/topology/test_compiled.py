@@ -14,7 +14,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from nf_resnets import topology
 from nf_resnets.sweep import make_sweep
 from nf_resnets.sweep.engine import sweep_mesh
-from nf_resnets.sweep.image_task import make_model
 from nf_resnets.topology import CHIPS, DoesNotFitError, hlo
 
 spec = importlib.util.find_spec("libtpu")
@@ -27,9 +26,8 @@ TINY = {"model": "wrn-10-1", "stem_channels": 4, "epochs": 2.0, "batch_size": 64
 
 def lowered(name, devices_per_run, runs_per_device=1):
     sweep = make_sweep({"peak_lr": (0.1,)}, TINY)
-    run = sweep.task.plan(sweep.kinds[0].settings)
     mesh = sweep_mesh(topology.topology_devices(name), devices_per_run)
-    return sweep, sweep.task.lower(run, mesh, runs_per_device=runs_per_device)
+    return sweep, sweep.task.lower(sweep.plans[0], mesh, runs_per_device=runs_per_device)
 
 
 def test_a_program_for_this_machine_has_a_footprint():
@@ -106,10 +104,8 @@ def test_a_shared_batch_has_one_all_reduce_of_gradients_and_metrics():
         " all-reduce-start("
     )
     # Every gradient once, loss and accuracy, in float32.
-    kind = sweep.kinds[0]
-    dataset = sweep.task.dataset(kind.settings.dataset)
+    model, dataset, *_ = sweep.task.parts(sweep.plans[0])
     images = jnp.zeros((1, *dataset.train.images.shape[1:]))
-    model = make_model(kind, dataset)
     params = jax.eval_shape(lambda: model.init(jax.random.key(0), images))["params"]
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     assert found.collectives["all-reduce"][1] == 4 * (count + 2)
