@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
 from nf_resnets import schemes
@@ -96,19 +94,6 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
         found = f"{options['stem_channels']:.4g}"
         raise ValueError(f"stem_channels={found} found; expected at most 1,000,000.")
     return architecture.build(*numbers, scheme=scheme, **options)
-
-
-def refuse_too_large(model: Any, images: Any, what: str) -> None:
-    """Refuses a network of more than ``MOST_PARAMETERS``, which are counted and not made.
-
-    ``what`` asked for the network; the error begins with it.
-    """
-    leaves = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0), images))
-    count = sum(math.prod(leaf.shape) for leaf in leaves)
-    if count > MOST_PARAMETERS:
-        raise ValueError(
-            f"{what} has {count:.3g} parameters; expected at most {MOST_PARAMETERS:.3g}."
-        )
 
 
 def architecture_of(model: Any) -> Architecture:
@@ -230,5 +215,4 @@ CLASSES: dict[str, Any] = {
 
 __all__ = [
     "ARCHITECTURES", "CLASSES", "Architecture", "architecture_of", "find", "make",
-    "refuse_too_large",
 ]  # fmt: skip

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,7 @@ PASSED_NOTE = (
 )
 
 
-def sweep_figures(
-    folder: Path, sweep: SweepResults, *, failed: Callable[[str, Exception], Any] | None = None
-) -> list[str]:
+def sweep_figures(folder: Path, sweep: SweepResults) -> list[str]:
     """Writes ``table.txt``, ``figure.png``, ``curves.png`` and ``report.html`` into a folder.
 
     Without Matplotlib only the table is made, and a sentence says so.
@@ -36,27 +33,12 @@ def sweep_figures(
     Args:
       folder: where to; files of these names are replaced, each whole.
       sweep: what is drawn.
-      failed: called with the name of a file that cannot be made, and why; the others are made all
-        the same. By default that is an error.
 
     Returns:
       The names of the files that were made.
     """
-    files: list[str] = []
-
-    @contextlib.contextmanager
-    def making(name: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if failed is None:
-                raise
-            failed(name, error)
-        else:
-            files.append(name)
-
-    # The table first: on a disk that is nearly full it is worth the most.
-    with making("table.txt"), whole_file(folder / "table.txt") as new:
+    files = ["table.txt"]
+    with whole_file(folder / "table.txt") as new:
         new.write_text(table(sweep.optima, names=sweep.names) + "\n")
     if not can_draw():
         print(NO_MATPLOTLIB, file=sys.stderr)
@@ -64,14 +46,12 @@ def sweep_figures(
     svgs: dict[str, str] = {}
     for name, draw in (("figure.png", sweep_figure), ("curves.png", training_figure)):
         if name == "figure.png" or sweep.curves:
-            with making(name):
-                with whole_file(folder / name) as new:
-                    svgs[name] = draw(sweep, new)
-                files.append(Path(name).with_suffix(".svg").name)
-    with making("report.html"):
-        cells, notes = table_cells(sweep.optima, names=sweep.names)
-        report(folder / "report.html", sweep, cells, notes, svgs)
-    return files
+            with whole_file(folder / name) as new:
+                svgs[name] = draw(sweep, new)
+            files += [name, Path(name).with_suffix(".svg").name]
+    cells, notes = table_cells(sweep.optima, names=sweep.names)
+    report(folder / "report.html", sweep, cells, notes, svgs)
+    return [*files, "report.html"]
 
 
 def sweep_figure(sweep: SweepResults, path: Path) -> str:

@@ -289,17 +289,12 @@ def _result(
 ) -> Result:  # fmt: skip
     """What there is to show; the table is written anew, from the rows."""
     rows = [dict(read(row)) for row in outcome.rows.values()]
-    faults = []
-    try:
-        with whole_file(options.out / "rows.csv") as new, open(new, "w", newline="") as file:
-            write_csv(rows, file)
-    except OSError as error:  # the runs are done all the same
-        faults.append(f"{options.out / 'rows.csv'} cannot be made: {error}")
+    with whole_file(options.out / "rows.csv") as new, open(new, "w", newline="") as file:
+        write_csv(rows, file)
     failed = any(row["state"] in FAILED for row in rows)
     return Result(
-        rows, sweep.axes, sweep.base, counts, outcome.seconds, code or int(failed),
-        outcome.programs, makers(rows), faults,
-    )  # fmt: skip
+        rows, sweep.axes, sweep.base, counts, code or int(failed), outcome.programs, makers(rows)
+    )
 
 
 def growth(

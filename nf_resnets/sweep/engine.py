@@ -61,13 +61,11 @@ class Outcome:
     Attributes:
       rows: of the runs that are over, by key.
       stopped: whether it was told to stop before all were over.
-      seconds: of the threads, by kind: ``computing`` (of the runs), ``compiling``, ``outside``.
       programs: how many programs were compiled.
     """
 
     rows: Mapping[str, dict[str, Any]]
     stopped: bool
-    seconds: Mapping[str, float]
     programs: int
 
 
@@ -114,21 +112,17 @@ def make(
     missing = _missing(cut(part, width, begun), rows, begun)
     work = _Work(task, rows, execution, callback, stop, programs, axis, missing)
     threads = min(execution.workers or default_workers(devices), len(work.queue))
-    started = time.perf_counter()
     if jax.process_count() > 1:
         work.thread()  # all processes train the same wave
     else:
         work.in_threads(threads)
     if work.errors:
         raise work.errors[0]
-    spent = max(threads, 1) * (time.perf_counter() - started)
-    seconds = {"computing": work.computing, "compiling": programs.seconds}
-    seconds["outside"] = max(0.0, spent - work.computing - work.waiting)
     of_all = rows.read()
     there = {plan.key: of_all[plan.key] for plan in plans if plan.key in of_all}
     if all(plan.key in there for plan in plans) and hosts.is_process_zero():
         shutil.rmtree(folder, ignore_errors=True)
-    return Outcome(there, hosts.any_process(stop()), seconds, programs.compiled)
+    return Outcome(there, hosts.any_process(stop()), programs.compiled)
 
 
 def sweep_mesh(devices: Sequence[jax.Device], devices_per_run: int) -> jax.sharding.Mesh:
@@ -186,8 +180,6 @@ class _Work:
     axis: int  # devices of the mesh's sweep axis
     queue: list[Wave]
     errors: list[BaseException] = dataclasses.field(default_factory=list)
-    computing: float = 0.0  # seconds of all threads
-    waiting: float = 0.0  # for programs, as the thread does that compiles one
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     taken: set[str] = dataclasses.field(default_factory=set)  # programs
     compiling: set[threading.Thread] = dataclasses.field(default_factory=set)
@@ -276,21 +268,17 @@ class _Work:
         self, wave: Wave, width: int, held: tuple[str, int] | None
     ) -> tuple[str, int]:
         """Compiles a wave's program, or waits for the thread that does, and lets the other go."""
-        me, begun = threading.current_thread(), time.perf_counter()
+        me = threading.current_thread()
         self.compiling.add(me)
         try:
             self.programs.acquire(wave.plans[0], width)
         finally:
             self.compiling.discard(me)
-            with self.lock:
-                self.waiting += time.perf_counter() - begun
         self.programs.release(held)
         return wave.program, width
 
     def record(self, rows: Sequence[dict[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Keeps the rows of runs that have ended, with the machine that made them."""
-        with self.lock:
-            self.computing += sum(row.get("seconds") or 0.0 for row in rows)
         date = time.strftime("%Y-%m-%d", time.gmtime())
         made = {"device": device_name(), "date": date, **versions()}
         return self.rows.add([{**row, "made": made} for row in rows])

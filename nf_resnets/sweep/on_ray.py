@@ -125,9 +125,7 @@ def make(
         else:
             future.cancel()
     made = {plan.key: there[plan.key] for plan in sweep.plans if plan.key in there}
-    seconds = sum(row["seconds"] or 0.0 for row in made.values())
-    spent = {"computing": seconds, "compiling": 0.0, "outside": 0.0}
-    return Outcome(made, not is_over, spent, len(sweep.programs))
+    return Outcome(made, not is_over, len(sweep.programs))
 
 
 __all__ = ["MOST_RETRIES", "Submit", "make", "make_shard", "slots", "submitter"]

@@ -32,7 +32,6 @@ class Programs:
     on Linux, and on a CPU a program takes about a thousand of them.
 
     Attributes:
-      seconds: how long compiling took, in all.
       compiled: how many programs were compiled.
     """
 
@@ -41,7 +40,7 @@ class Programs:
         self._lock = threading.Lock()
         self._futures: dict[Name, concurrent.futures.Future[Program]] = {}
         self._users: dict[Name, int] = {}
-        self.seconds, self.compiled = 0.0, 0
+        self.compiled = 0
 
     def acquire(self, plan: Plan, runs_per_device: int) -> Program:
         """Compiles a run's program, or waits for the thread that does; kept until `release`."""
@@ -71,11 +70,9 @@ class Programs:
             future.set_result(program)
         except BaseException as error:
             future.set_exception(error)
-        seconds = time.perf_counter() - begun
         with self._lock:
-            self.seconds += seconds
             self.compiled += bool(slots)
-        self._callback.on_compile_end(plan.program, seconds, slots)
+        self._callback.on_compile_end(plan.program, time.perf_counter() - begun, slots)
 
     def get(self, name: Name) -> Program:
         """A program that the thread has acquired."""

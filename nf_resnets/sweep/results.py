@@ -6,8 +6,7 @@ import contextlib
 import dataclasses
 import json
 import shlex
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.select import Optimum, Row, grouped, optima
 from nf_resnets.sweep.settings import FIELDS, axis_text, value_text
 from nf_resnets.sweep.targets import steps_to_target
-from nf_resnets.training.display import duration_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +27,9 @@ class Result:
     axes: Mapping[str, tuple[Any, ...]]  # with the rates that were added
     base: Mapping[str, Any]  # the other settings that are not the defaults
     counts: Mapping[str, int]  # of the runs in each state
-    seconds: Mapping[str, float]  # of this command, by kind
     exit_code: int  # 0; 1 if runs failed; 143 and the like after a signal
     compiled: int  # programs
     makers: Sequence[Mapping[str, Any]]  # devices and versions, how many of the runs they made
-    faults: Sequence[str] = ()  # what could not be written of the runs that were made
 
 
 def makers(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -82,13 +78,11 @@ def _curves(rows: Sequence[Row], best: Sequence[Optimum]) -> list[dict[str, Any]
 
 def draw(
     result: Result, folder: Path, *, title: str,
-    chance: float | None = None, failed: Callable[[str, Exception], Any] | None = None,
-    target: str = "",
+    chance: float | None = None, target: str = "",
 ) -> list[str]:  # fmt: skip
     """Chooses the best rates, fits the regimes, and draws everything into a folder.
 
-    ``failed`` is called with the name of a file that cannot be made, and why; by default that is an
-    error. ``chance`` is the accuracy of guessing. Returns the names of the files.
+    ``chance`` is the accuracy of guessing. Returns the names of the files.
     """
     rows, axes = result.rows, result.axes
     if not rows:
@@ -114,7 +108,7 @@ def draw(
         settings=[name for name in FIELDS if name in rows[0]],
         targets=[dataclasses.asdict(one) for one in reached],
     )
-    return plotting.sweep_figures(folder, results, failed=failed)
+    return plotting.sweep_figures(folder, results)
 
 
 def command_of(axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> str:
@@ -160,41 +154,27 @@ def in_one_line(
 def finish(result: Result, options: Options, *, title: str) -> int:
     """Draws everything, prints the table and the last words; returns the exit code.
 
-    It is 1 as well if a file could not be made, which is said with a sentence: the runs are done.
+    Raises:
+      SystemExit: if a file cannot be written; the runs are kept.
     """
     folder = options.out.expanduser()
-    faults = list(result.faults)
-
-    def failed(name: str, error: Exception) -> None:
-        what = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        faults.append(
-            f"{folder / name} cannot be made: {' '.join(what.split()).removesuffix('.')}."
-        )
-
     datasets = {row["dataset"] for row in result.rows}
     chance = None
     if len(datasets) == 1:
         with contextlib.suppress(ValueError, OSError, ImportError):
             chance = 1 / data.load(datasets.pop(), options.data_dir).num_classes
-    files: list[str] = []
     try:
-        files = draw(
-            result, folder, title=title, chance=chance, failed=failed,
-            target=options.target,
-        )  # fmt: skip
-    except Exception as error:  # the runs are done, and what else there is to say is said
-        failed("report.html", error)
-    try:
+        files = draw(result, folder, title=title, chance=chance, target=options.target)
         _write_settings(result, folder)
     except OSError as error:
-        failed("settings.json", error)
+        raise SystemExit(f"{error}; the runs are kept, and the same command goes on.") from error
     print()
     if "table.txt" in files:
         print((folder / "table.txt").read_text())
     print(states_in_words(result.counts))
     if result.rows and result.counts.get("diverged") == len(result.rows):
         print("All runs diverged: lower the learning rates.")
-    print(_time(result))
+    print(f"{result.compiled} program{'s'[: result.compiled != 1]} compiled.")
     print(f"In {folder.resolve()}:")
     for file in [
         *files,
@@ -208,10 +188,7 @@ def finish(result: Result, options: Options, *, title: str) -> int:
         print("Failed runs are in the report with their tracebacks; --retry tries them again.")
     if result.exit_code > 1:
         print(STOPPED)
-    sys.stdout.flush()
-    for fault in faults:
-        print(fault, file=sys.stderr)
-    return result.exit_code or int(bool(faults))
+    return result.exit_code
 
 
 def _write_settings(result: Result, folder: Path) -> None:
@@ -224,17 +201,6 @@ def _write_settings(result: Result, folder: Path) -> None:
     }
     with whole_file(folder / "settings.json") as new:
         new.write_text(json.dumps(record, indent=2) + "\n")
-
-
-def _time(result: Result) -> str:
-    seconds = result.seconds
-    computing, compiling = (duration_text(seconds[kind]) for kind in ("computing", "compiling"))
-    programs = f"{result.compiled} program{'' if result.compiled == 1 else 's'}"
-    text = f"{computing} of computing, {compiling} of compiling {programs}"
-    if seconds["computing"]:
-        part = seconds["outside"] / (seconds["computing"] + seconds["outside"])
-        text += f"; {part:.1%} of the time outside compiled functions"
-    return text + "."
 
 
 __all__ = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -29,9 +28,7 @@ class RateSummary:
     n: int  # runs that finished with a number; the diverged are not among them
     mean: float | None  # of their metric; None if ``n`` is 0
     std: float | None  # sample standard deviation (``n - 1``); None if ``n`` is below 2
-    values: tuple[float, ...]  # the metric of each, by seed
     diverged: int  # runs
-    left_out: int  # runs that have done neither: waiting, running, failed, out of memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,16 +39,12 @@ class Optimum:
       group: the fields and values that the group's runs share.
       metric: by what the rates are compared.
       rates: every rate of the group, from the lowest.
-      runs: how many runs the group has.
-      left_out: how many of them have no number yet, or never will, by state.
       best: the best rate; None if no run finished.
       mean, std: of the metric at ``best`` over its seeds; no ``std`` with fewer than two.
       low, high: the lowest and the highest of ``as_good``.
       as_good: the rates whose mean lies within ``std`` of the best's, ``best`` among them.
       passed_over: the rates with a better mean over the runs that finished, which stand behind
         ``best`` because more of their runs diverged.
-      contiguous: whether ``as_good`` are neighbours in the grid; if not, a rate between ``low`` and
-        ``high`` is worse.
       at_edge: whether ``best`` is the lowest or highest rate tried, so that the true best may lie
         outside the grid; ``"only"`` if no other was tried.
     """
@@ -59,8 +52,6 @@ class Optimum:
     group: dict[str, Any]
     metric: str
     rates: tuple[RateSummary, ...]
-    runs: int
-    left_out: dict[str, int]
     best: float | None = None
     mean: float | None = None
     std: float | None = None
@@ -68,7 +59,6 @@ class Optimum:
     high: float | None = None
     as_good: tuple[float, ...] = ()
     passed_over: tuple[float, ...] = ()
-    contiguous: bool = True
     at_edge: Edge | None = None
 
 
@@ -81,8 +71,8 @@ def optimum(
     The best rate has the best mean over its seeds, of equal ones it is the smallest; as good is
     every rate whose mean lies within one standard deviation (``n - 1``) of the best's. A rate of
     which a larger fraction of the seeds diverged stands behind one of which a smaller fraction did.
-    A number that is not finite counts as diverged; runs that are neither finished nor diverged are
-    left out and counted.
+    A number that is not finite counts as diverged; runs that are neither finished nor diverged do
+    not count.
 
     Where accuracy is quadratic in the rate's logarithm and seeds differ by normal noise, the range
     and half a step of the grid beyond it hold the true optimum in about 92 of 100 sweeps of five
@@ -107,12 +97,9 @@ def optimum(
       >>> best.best, best.low, best.high, best.at_edge
       (0.5, 0.5, 0.5, None)
     """
-    left_out: Counter[str] = Counter()
     by_rate = _by_rate(rows)
-    rates = tuple(_summary(rate, by_rate[rate], metric, left_out) for rate in sorted(by_rate))
-    runs = sum(map(len, by_rate.values()))
-    tried = Optimum(dict(group or {}), metric, rates, runs, dict(sorted(left_out.items())))
-    return _with_best(tried)
+    rates = tuple(_summary(rate, by_rate[rate], metric) for rate in sorted(by_rate))
+    return _with_best(Optimum(dict(group or {}), metric, rates))
 
 
 def optima(
@@ -175,21 +162,13 @@ def _by_rate(rows: Iterable[Row]) -> dict[float, list[Row]]:
     return {rate: list(runs.values()) for rate, runs in rates.items()}
 
 
-def _summary(rate: float, rows: Sequence[Row], metric: str, left_out: Counter[str]) -> RateSummary:
-    values, diverged, unfinished = [], 0, 0
-    for row in rows:
-        state = row["state"]
-        value = row[metric] if state == "finished" else None
-        if state == "diverged" or (value is not None and not math.isfinite(value)):
-            diverged += 1
-        elif value is not None:
-            values.append(float(value))
-        else:
-            unfinished += 1
-            left_out[f"finished, no {metric}" if state == "finished" else state] += 1
-    mean = statistics.fmean(values) if values else None
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return RateSummary(rate, len(values), mean, std, tuple(values), diverged, unfinished)
+def _summary(rate: float, rows: Sequence[Row], metric: str) -> RateSummary:
+    values = [row[metric] for row in rows if row["state"] == "finished" and row[metric] is not None]
+    finite = [float(value) for value in values if math.isfinite(value)]
+    diverged = sum(row["state"] == "diverged" for row in rows) + len(values) - len(finite)
+    mean = statistics.fmean(finite) if finite else None
+    std = statistics.stdev(finite) if len(finite) > 1 else None
+    return RateSummary(rate, len(finite), mean, std, diverged)
 
 
 def _with_best(tried: Optimum) -> Optimum:
@@ -208,7 +187,6 @@ def _with_best(tried: Optimum) -> Optimum:
     within = (best.std or 0.0) + rounding
     as_good = tuple(one.rate for score, one in scores if top - score <= within)
     order = [one.rate for one in rates]
-    low, high = order.index(as_good[0]), order.index(as_good[-1])
     at_edge: Edge | None = None
     if best.rate in (order[0], order[-1]):
         at_edge = "only" if len(order) == 1 else "lowest" if best.rate == order[0] else "highest"
@@ -223,7 +201,6 @@ def _with_best(tried: Optimum) -> Optimum:
         passed_over=tuple(
             one.rate for place, score, one in places if place > first and score > top + rounding
         ),
-        contiguous=high - low + 1 == len(as_good),
         at_edge=at_edge,
     )
 

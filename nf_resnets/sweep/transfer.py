@@ -20,8 +20,6 @@ class Move:
       size: the depth or width of this one.
       metric: by what rates are compared.
       best, low, high, at_edge, mean: as in :class:`Optimum`.
-      octaves: ``log2(best / best of the smallest)``.
-      stays: whether the smallest network's best rate is among those as good.
       at_base: mean of the metric at the smallest network's best rate; None if it was not tried, or
         no run finished.
       cost: by how much ``at_base`` is worse than ``mean``.
@@ -36,8 +34,6 @@ class Move:
     high: float | None = None
     at_edge: Edge | None = None
     mean: float | None = None
-    octaves: float | None = None
-    stays: bool = False
     at_base: float | None = None
     cost: float | None = None
     diverged: float | None = None
@@ -61,8 +57,8 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
       ...     for rate, loss in zip((0.25, 0.5, 1.0), losses)
       ... ]
       >>> small, large = moves(optima(rows, by=("depth",), metric="train_loss"), "depth")
-      >>> large.octaves, large.stays, round(large.cost, 3)
-      (-1.0, False, 0.2)
+      >>> small.best, large.best, round(large.cost, 3)
+      (0.5, 0.25, 0.2)
     """
     all_moves = []
     for group, same in along(optima, by):
@@ -77,8 +73,6 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
             move = Move(
                 group, one.group[by], one.metric, one.best, one.low, one.high, one.at_edge,
                 mean=one.mean,
-                octaves=math.log2(one.best / base) if one.best and base else None,
-                stays=base in one.as_good,
                 at_base=there and there.mean,
                 cost=cost,
                 diverged=there and there.diverged / (there.n + there.diverged),

@@ -56,7 +56,6 @@ class Display:
         self._bar_of: dict[str, TaskID] = {}
         self._words: dict[str, dict[str, str]] = {}  # what stands on a run's bar
         self._counts: Counter[str] = Counter()
-        self._is_gone = False  # whoever reads
 
     def __enter__(self) -> Display:
         self._bars.start()
@@ -70,17 +69,12 @@ class Display:
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[None]:
-        with self._lock:
-            try:
-                yield
-            except OSError:  # a broken pipe
-                self._is_gone = True
+        with self._lock, contextlib.suppress(OSError):  # a broken pipe
+            yield
 
     def on_message(self, text: str) -> None:
         """Prints a line."""
         with self._reader():
-            if self._is_gone:
-                return
             if self._live:
                 self._console.print(Text(printable(text)))
             else:

@@ -248,29 +248,7 @@ def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
         )
 
 
-TILE = 128
-"""Columns of a TPU's tile, which the compiler fills with images where channels are fewer."""
-
-
-def choose_vectorize(
-    vectorize: Vectorize, mesh: Mesh, examples: int = 0
-) -> Literal["vmap", "loop"]:
-    """Chooses how a device computes several runs.
-
-    On a CPU, one after another is faster. On a TPU it moves fewer bytes, by the compiler's count,
-    where the examples of one run fill its tiles: its activations then lie beside the core, and
-    those of many do not (``benchmarks/NOTES.md``). No run on a TPU has been timed.
-
-    ``examples`` are those of a run that a device computes at once, 0 if that is not known.
-    """
-    if vectorize == "auto":
-        platform = mesh.devices.flat[0].platform
-        one_by_one = platform == "cpu" or (platform == "tpu" and examples >= TILE)
-        return "loop" if one_by_one else "vmap"
-    return vectorize
-
-
 __all__ = [
-    "NOISE", "Metrics", "Vectorize", "check_batch", "choose_vectorize", "compile_step",
-    "noise_metrics", "own_params", "replica_step", "update", "varying",
+    "NOISE", "Metrics", "Vectorize", "check_batch", "compile_step", "noise_metrics", "own_params",
+    "replica_step", "update", "varying",
 ]  # fmt: skip

@@ -21,7 +21,6 @@ from nf_resnets.training.step import (
     Metrics,
     Vectorize,
     check_batch,
-    choose_vectorize,
     replica_step,
     varying,
 )
@@ -75,7 +74,9 @@ def make_train_steps(
       ValueError: if the batch does not divide over the devices and micro-batches.
     """
     check_batch(batch_size, mesh, micro_batches)
-    vectorize = choose_vectorize(vectorize, mesh, batch_size // mesh.shape[DATA] // micro_batches)
+    if vectorize == "auto":
+        # One after another is faster on a CPU; on a TPU it moves fewer bytes, by the compiler.
+        vectorize = "vmap" if mesh.devices.flat[0].platform == "gpu" else "loop"
     metrics = (*METRICS, *NOISE) if gradient_noise else METRICS
 
     def one_run(state: TrainState, data: DeviceData, count: jax.Array) -> Steps:

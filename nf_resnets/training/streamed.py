@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -29,6 +29,8 @@ from nf_resnets.training.step import Metrics, check_batch, compile_step, replica
 from nf_resnets.training.steps import METRICS
 
 DeviceBatch = dict[str, jax.Array]
+
+COLOURS = imagenet.IMAGENET_MEAN, imagenet.IMAGENET_STD
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +72,10 @@ def streamed_program(
     """
     train_split, size = dataset.split("train"), training.crop.size
     shards = mesh.shape[DATA] * training.micro_batches
-    colours: dict[str, Any] = {"mean": imagenet.IMAGENET_MEAN, "std": imagenet.IMAGENET_STD}
     step = make_streamed_step(
         train_apply(model, shards=shards), optimizer, mesh,
         batch_size=training.batch_size, mixup=training.mixup,
-        micro_batches=training.micro_batches, label_smoothing=training.label_smoothing, **colours,
+        micro_batches=training.micro_batches, label_smoothing=training.label_smoothing,
     )  # fmt: skip
 
     def batches(seed: int, first_step: int) -> DeviceIterator:
@@ -90,7 +91,7 @@ def streamed_program(
         count = min(CALIBRATION_EXAMPLES, train_split.num_examples)
         reading = dataclasses.replace(training.reading, workers=0)
         batch = next(_test_batches(train_split, training, count, None, reading))
-        return np.asarray(data.normalize(jnp.asarray(batch["image"]), *colours.values()))
+        return np.asarray(data.normalize(jnp.asarray(batch["image"]), *COLOURS))
 
     host_steps = HostSteps(step, batches, mesh, METRICS)
     return build(
@@ -100,7 +101,7 @@ def streamed_program(
         slots=1,
         batch=first_images,
         compile_steps=lambda stacked: host_steps,
-        make_test=lambda states: _test(model, dataset.split("validation"), mesh, training, colours),
+        make_test=lambda states: _test(model, dataset.split("validation"), mesh, training),
         num_steps=training.num_steps,
         model=model,
         steps_per_epoch=data.steps_per_epoch(train_split.num_examples, training.batch_size),
@@ -120,9 +121,9 @@ def _test_batches(
 
 
 def _test(
-    model: Any, split: Any, mesh: Mesh, training: StreamedTraining, colours: Mapping[str, Any]
+    model: Any, split: Any, mesh: Mesh, training: StreamedTraining
 ) -> Callable[[TrainState], Mapping[str, np.ndarray]]:
-    evaluate = make_streamed_evaluate(eval_apply(model), mesh, **colours)
+    evaluate = make_streamed_evaluate(eval_apply(model), mesh)
     devices = mesh.shape[DATA]
     size = -(-min(training.batch_size, split.num_examples) // devices) * devices
 
@@ -143,8 +144,6 @@ def make_streamed_step(
     mesh: Mesh,
     *,
     batch_size: int,
-    mean: Sequence[float],
-    std: Sequence[float],
     mixup: float = 0.0,
     micro_batches: int = 1,
     label_smoothing: float = 0.0,
@@ -157,11 +156,10 @@ def make_streamed_step(
     device and eight give the same numbers.
     """
     check_batch(batch_size, mesh, micro_batches)
-    colours = np.asarray(mean, np.float32), np.asarray(std, np.float32)
 
     def prepared(state: TrainState, batch: DeviceBatch) -> DeviceBatch:
         positions = local_positions(batch_size, DATA)
-        images, labels = data.normalize(batch["image"], *colours), batch["label"]
+        images, labels = data.normalize(batch["image"], *COLOURS), batch["label"]
         keys = example_keys(state.seed, state.step, positions)
         plain = {"image": images, "label": labels, "keys": keys}
         if not mixup:
@@ -170,7 +168,7 @@ def make_streamed_step(
         partners = partners[positions]
         # Gathered as bytes: a quarter of what they are as numbers.
         all_images, all_labels = lax.all_gather((batch["image"], labels), DATA, tiled=True)
-        others = data.normalize(all_images[partners], *colours)
+        others = data.normalize(all_images[partners], *COLOURS)
         return {
             **plain,
             "image": fraction * images + (1 - fraction) * others,
@@ -188,17 +186,16 @@ def make_streamed_step(
 
 
 def make_streamed_evaluate(
-    apply_fn: ApplyFn, mesh: Mesh, *, mean: Sequence[float], std: Sequence[float]
+    apply_fn: ApplyFn, mesh: Mesh
 ) -> Callable[[Any, Any, Iterable[DeviceBatch]], dict[str, np.ndarray]]:
     """Compiles ``evaluate(params, batch_stats, batches)`` of ``R`` runs on batches from the host.
 
     Batches have ``image``, ``label`` and ``counts`` float32 [B], 0 for an example that only fills
     the batch. It gives ``loss`` and ``accuracy`` float64 [R], means over all examples that count.
     """
-    colours = np.asarray(mean, np.float32), np.asarray(std, np.float32)
 
     def one_run(params: Any, batch_stats: Any, batch: DeviceBatch) -> jax.Array:
-        images = data.normalize(batch["image"], *colours)
+        images = data.normalize(batch["image"], *COLOURS)
         sums = batch_sums(apply_fn, params, batch_stats, images, batch["label"], batch["counts"])
         return lax.psum(sums, DATA)
 

@@ -59,7 +59,7 @@ def test_a_sweep_ends_in_a_table_figures_and_a_report(made):
     out, said = made
     assert (out / "figure.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert "12 runs, 1 program on" in said
-    assert "of compiling 1 program;" in said
+    assert "1 program compiled." in said
     assert (out / "table.txt").read_text().strip() in said
     with open(out / "rows.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -82,7 +82,7 @@ def test_the_same_command_again_makes_nothing_new(made, monkeypatch, capsys):
     # The figures of the first one are looked at.
     monkeypatch.setattr(results.plotting, "sweep_figures", lambda *args, **kwargs: [])
     here(monkeypatch, "--grid", *axes, *TINY, "--out", out)
-    assert "of compiling 0 programs" in capsys.readouterr().out
+    assert "0 programs compiled." in capsys.readouterr().out
     assert (out / "rows.csv").read_text() == before
 
 

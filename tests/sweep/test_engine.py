@@ -79,7 +79,6 @@ def test_threads_slots_and_devices_change_no_number(tmp_path, twin, options):
     assert_twins(rows, twin)
     # Threads share a program, and the last wave is as wide as it must be.
     assert len(log.of("on_compile_end")) == outcome.programs <= 2
-    assert outcome.seconds["computing"] > 0 and outcome.seconds["outside"] >= 0
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a finished sweep still makes where something is in the way, and what it says of it."""
+"""What a finished sweep makes, and what it says of it."""
 
 import pytest
 
@@ -7,11 +7,10 @@ from nf_resnets.sweep.options import Options, check
 from nf_resnets.sweep.results import Result
 
 AXES = {"peak_lr": (0.25, 0.5, 1.0), "seed": (0,)}
-SECONDS = {"computing": 3.0, "compiling": 1.0, "outside": 1.0}
 FILES = {"table.txt", "figure.png", "figure.svg", "report.html", "settings.json"}
 
 
-def made(compiled=1, **changes):
+def made():
     rows = [
         {
             "key": f"{rate}", "scheme": "fixup", "model": "wrn-10-1", "dataset": "digits",
@@ -21,7 +20,7 @@ def made(compiled=1, **changes):
         }
         for rate in AXES["peak_lr"]
     ]  # fmt: skip
-    return Result(rows, AXES, {}, {"finished": 3}, SECONDS, 0, compiled, [], **changes)
+    return Result(rows, AXES, {}, {"finished": 3}, 0, 1, [])
 
 
 @pytest.fixture
@@ -36,18 +35,10 @@ def quick_figures(monkeypatch):
     monkeypatch.setattr("nf_resnets.plotting.sweep.sweep_figure", drawn)
 
 
-def finish(folder, capsys, **changes):
-    """The exit code, and what was said on standard output and error."""
-    folder.mkdir(exist_ok=True)
-    code = results.finish(made(**changes), Options(out=folder), title="A sweep")
-    out, err = capsys.readouterr()
-    assert "3 finished" in out
-    return code, out, err
-
-
 def test_all_is_made(quick_figures, tmp_path, capsys):
-    code, out, err = finish(tmp_path, capsys)
-    assert (code, err) == (0, "")
+    code = results.finish(made(), Options(out=tmp_path), title="A sweep")
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "") and "3 finished\n1 program compiled." in out
     assert {path.name for path in tmp_path.iterdir()} == FILES
     assert all(f"  {name}\n" in out for name in FILES)
 
@@ -68,29 +59,10 @@ def test_seeds_of_a_sweep_in_part_are_those_that_were_made(missing, seeds):
     assert line == f"wrn-10-1, on digits, 1 epoch, {seeds}, padding 4"
 
 
-@pytest.mark.parametrize("name", sorted(FILES - {"figure.svg"}))
-def test_where_a_folder_is_in_the_way_the_others_are_made(quick_figures, tmp_path, capsys, name):
-    (tmp_path / name).mkdir()
-    code, out, err = finish(tmp_path, capsys)
-    assert (code, err) == (1, f"{tmp_path / name} cannot be made: Is a directory.\n")
-    others = FILES - {name, "figure.svg"}  # the SVG is made with the PNG
-    assert all((tmp_path / other).is_file() for other in others)
-    assert f"  {name}\n" not in out
-
-
-def test_a_picture_that_cannot_be_drawn_is_a_sentence(quick_figures, tmp_path, capsys, monkeypatch):
-    def fails(*arguments, **options):
-        raise ValueError("no\nnumbers.")
-
-    monkeypatch.setattr("nf_resnets.plotting.sweep.sweep_figure", fails)
-    code, _, err = finish(tmp_path, capsys)
-    assert code == 1 and err == (
-        f"{tmp_path / 'figure.png'} cannot be made: ValueError: no numbers.\n"
-    )
-    assert {path.name for path in tmp_path.iterdir()} == FILES - {"figure.png", "figure.svg"}
-    monkeypatch.setattr(results, "optima", fails)
-    with pytest.raises(ValueError, match="no"):
-        results.draw(made(), tmp_path, title="")
+def test_a_file_that_cannot_be_written_is_a_sentence(quick_figures, tmp_path):
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(SystemExit, match="report.html'?; the runs are kept, and the same command"):
+        results.finish(made(), Options(out=tmp_path), title="A sweep")
 
 
 def test_batch_sizes_have_steps_to_a_target(tmp_path, monkeypatch):
@@ -106,7 +78,7 @@ def test_batch_sizes_have_steps_to_a_target(tmp_path, monkeypatch):
         for row in made().rows
         for size in axes["batch_size"]
     ]  # fmt: skip
-    result = Result(rows, axes, {}, {"finished": 6}, SECONDS, 0, 1, [])
+    result = Result(rows, axes, {}, {"finished": 6}, 0, 1, [])
     results.draw(result, tmp_path, title="", target="test_accuracy=0.6")
     assert [(one["metric"], one["rate"]) for one in given["targets"]] == [
         ("test_accuracy", 1.0)

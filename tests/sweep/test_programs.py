@@ -42,7 +42,7 @@ def test_threads_share_a_program_which_is_kept_for_as_long_as_one_uses_it():
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         found = set(pool.map(lambda _: shared.acquire(PLAN, 1), range(3)))
     first = weakref.ref(found.pop())
-    assert not found and built == [1] and shared.compiled == 1 and shared.seconds >= 0.05
+    assert not found and built == [1] and shared.compiled == 1
     for users in (2, 1):
         shared.release(("p", 1))
         assert shared.get(("p", 1)) is first(), users

@@ -39,30 +39,30 @@ def found():
 
 def test_a_rate_that_stays(found):
     small, large = found["stays", 10], found["stays", 100]
-    assert (small.best, small.octaves, small.cost, small.diverged) == (0.25, 0.0, 0.0, 0.0)
-    assert (large.best, large.octaves, large.cost) == (0.25, 0.0, 0.0)
-    assert large.stays and large.group == {"scheme": "stays"}
+    assert (small.best, small.cost, small.diverged) == (0.25, 0.0, 0.0)
+    assert (large.best, large.cost) == (0.25, 0.0)
+    assert large.group == {"scheme": "stays"}
 
 
 def test_a_rate_that_falls(found):
     large = found["falls", 100]
-    assert (large.best, large.at_edge, large.octaves) == (0.125, "lowest", -2.0)
+    assert (large.best, large.at_edge) == (0.125, "lowest")
     # At the small network's best every run diverges.
-    assert (large.stays, large.at_base, large.cost, large.diverged) == (False, None, None, 1.0)
+    assert (large.at_base, large.cost, large.diverged) == (None, None, 1.0)
     assert exponent([found["falls", 10], large]) == pytest.approx(math.log(0.25) / math.log(10))
 
 
 def test_what_a_moved_rate_costs():
-    """0.5 instead of 0.4 at 0.25, and as good within the seeds' standard deviation of 0.14."""
+    """0.5 instead of 0.4 at 0.25."""
     changed = [row | ({"depth": 10} if row["scheme"] == "stays" else {"scheme": "stays"})
                for row in rows(0.2) if (row["scheme"], row["depth"]) in
                {("stays", 10), ("falls", 100)}]  # fmt: skip
     best = optima(changed, by=("scheme", "depth"), metric="train_loss")
     large = moves(best, "depth")[1]
-    assert large.octaves == -1.0 and large.cost == pytest.approx(0.1) and large.stays
+    assert large.cost == pytest.approx(0.1)
 
 
 def test_no_run_finished(found):
     large = found["fails", 100]
-    assert (large.best, large.octaves, large.cost, large.diverged) == (None, None, None, 1.0)
+    assert (large.best, large.cost, large.diverged) == (None, None, 1.0)
     assert exponent([found["fails", 10], large]) is None

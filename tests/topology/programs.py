@@ -95,8 +95,6 @@ def streamed(devices: Any) -> Program:
         sgd,
         mesh,
         batch_size=batch,
-        mean=(100.0,) * 3,
-        std=(50.0,) * 3,
         mixup=0.7,
     )
     found = {

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from nf_resnets import training
-from nf_resnets.data import imagenet
 from nf_resnets.training.host_steps import DeviceIterator, HostSteps
 from nf_resnets.training.steps import METRICS
 from nf_resnets.training.streamed import make_streamed_step
@@ -41,10 +40,7 @@ class Batches:
 
 
 MESH = training.make_mesh(devices=jax.devices()[:1])
-STEP = make_streamed_step(
-    small.linear, small.adam, MESH, batch_size=16, mean=imagenet.IMAGENET_MEAN,
-    std=imagenet.IMAGENET_STD,
-)  # fmt: skip
+STEP = make_streamed_step(small.linear, small.adam, MESH, batch_size=16)
 
 
 def host_steps(count, seconds=0.0):

@@ -7,12 +7,12 @@ import optax
 import pytest
 
 from nf_resnets import training
-from nf_resnets.data import mixture
+from nf_resnets.data import imagenet, mixture
 from nf_resnets.training.host_steps import DeviceIterator
 from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
 
 B, SIDE, CLASSES = 16, 2, 5
-MEAN, STD = (100.0, 110.0, 120.0), (50.0, 60.0, 70.0)
+MEAN, STD = imagenet.IMAGENET_MEAN, imagenet.IMAGENET_STD
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (B, SIDE, SIDE, 3)).astype(np.uint8)
 LABELS = RNG.integers(0, CLASSES, B).astype(np.int32)
@@ -54,8 +54,7 @@ def in_numpy(mixup, smoothing, seed=SEED):
 )
 def test_a_step_is_that_of_numpy(devices, mixup, smoothing):
     mesh = training.make_mesh(devices=jax.devices()[:devices])
-    options = {"batch_size": B, "mean": MEAN, "std": STD}
-    options |= {"mixup": mixup, "label_smoothing": smoothing}
+    options = {"batch_size": B, "mixup": mixup, "label_smoothing": smoothing}
     step = make_streamed_step(linear, sgd, mesh, **options)
     (batch,) = DeviceIterator(iter([{"image": IMAGES, "label": LABELS, "index": LABELS}]), mesh)
     states, metrics = step(training.shard_runs(training.stack([state()]), mesh), batch)
@@ -71,7 +70,7 @@ def test_a_step_is_that_of_numpy(devices, mixup, smoothing):
 
 def test_runs_draw_their_own_mixtures():
     mesh = training.make_mesh(2, 2, devices=jax.devices()[:4])
-    step = make_streamed_step(linear, sgd, mesh, batch_size=B, mean=MEAN, std=STD, mixup=0.7)
+    step = make_streamed_step(linear, sgd, mesh, batch_size=B, mixup=0.7)
     (batch,) = DeviceIterator(iter([{"image": IMAGES, "label": LABELS}]), mesh)
     states = training.shard_runs(training.stack([state(0), state(1)]), mesh)
     _, metrics = step(states, batch)
@@ -83,7 +82,7 @@ def test_runs_draw_their_own_mixtures():
 @pytest.mark.parametrize("devices", [1, 2])
 def test_the_evaluation_counts_what_counts_once(devices):
     mesh = training.make_mesh(devices=jax.devices()[:devices])
-    evaluate = make_streamed_evaluate(linear, mesh, mean=MEAN, std=STD)
+    evaluate = make_streamed_evaluate(linear, mesh)
     images, labels = IMAGES[:11], LABELS[:11]
     padded = np.concatenate([images, np.full((1, *images.shape[1:]), 255, np.uint8)])
     parts = []
