@@ -27,7 +27,7 @@ class Setup(NamedTuple):
 
 @dataclasses.dataclass
 class HostTask:
-    """The runs of an experiment; see :class:`nf_resnets.sweep.task.Task`.
+    """The runs of an experiment; see :class:`nf_resnets.sweep.programs.Task`.
 
     Attributes:
       source: what is trained on.

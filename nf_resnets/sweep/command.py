@@ -242,8 +242,7 @@ def _make_and_grow(
         if options.extend and hosts.is_process_zero():
             there = [read(row) for row in outcome.rows.values()]
             more = growth(there, sweep.axes, grown, options.extend, metrics)
-        if jax.process_count() > 1:
-            more = hosts.broadcast(more)
+        more = hosts.broadcast(more)
         if more is None:
             return sweep, outcome
         rates = tuple(sorted({*sweep.axes["peak_lr"], *more}))

@@ -16,9 +16,8 @@ import jax
 
 from nf_resnets import training
 from nf_resnets.machine import device_name, versions
-from nf_resnets.sweep.programs import Programs
+from nf_resnets.sweep.programs import Programs, Task
 from nf_resnets.sweep.rows import Rows
-from nf_resnets.sweep.task import Task
 from nf_resnets.sweep.waves import Wave, cut
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callback, Callbacks

@@ -63,7 +63,7 @@ class Kind:
 
 
 class ImageTask:
-    """The runs of a grid; see :class:`nf_resnets.sweep.task.Task`.
+    """The runs of a grid; see :class:`nf_resnets.sweep.programs.Task`.
 
     Args:
       load: ``load(name)`` gives a data set.
@@ -337,16 +337,13 @@ def drops_at(drops: str, num_steps: int) -> tuple[int, ...]:
 def _schedule(
     peak: Any, kind: str, num_steps: int, warmup_steps: int, drops: Sequence[int], factor: float
 ) -> Callable[[Any], jax.Array]:
-    def constant(step: Any) -> jax.Array:
-        return jnp.broadcast_to(jnp.asarray(peak, jnp.float32), jnp.shape(step))
-
     if kind == "inverse_sqrt":  # which begins with a warm-up of its own
         return optim.inverse_sqrt(peak, max(1, warmup_steps))
     schedule = {
         "halving": lambda: optim.halving(peak, num_steps),
         "cosine": lambda: optim.cosine(peak, num_steps),
         "step": lambda: optim.step_decay(peak, drops, factor),
-        "constant": lambda: constant,
+        "constant": lambda: optax.constant_schedule(peak),
     }[kind]()
     return optim.warmup(schedule, warmup_steps)
 

@@ -1,4 +1,4 @@
-"""The programs of a sweep: compiled once for all threads, and how long their steps take."""
+"""What a sweep trains, and its programs: compiled once for all threads, and timed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import concurrent.futures
 import statistics
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -16,10 +16,35 @@ from jax.sharding import Mesh
 
 from nf_resnets import training
 from nf_resnets.sweep.image_task import ImageTask
-from nf_resnets.sweep.task import Task
 from nf_resnets.training.callbacks import Callback
-from nf_resnets.training.program import Program
+from nf_resnets.training.program import Program, Start
 from nf_resnets.training.run import Plan
+from nf_resnets.training.state import TrainState
+from nf_resnets.training.step import Vectorize
+
+
+class Task(Protocol):
+    """What the runs of a sweep are."""
+
+    def check(self, plan: Plan, devices_per_run: int) -> None:
+        """Refuses a run that cannot be spread over so many devices, with a ``ValueError``."""
+
+    def build(
+        self, plan: Plan, mesh: Mesh, *, runs_per_device: int, vectorize: Vectorize
+    ) -> Program:
+        """Compiles the program of a run."""
+
+    def start(self, plan: Plan) -> Start | TrainState:
+        """How a run begins: in what it differs from others of its program, or its first state."""
+
+    @property
+    def probe(self) -> Callable[[Program, Plan, Any, int], Mapping[str, Any]] | None:
+        """See :class:`nf_resnets.training.Hooks`."""
+
+    @property
+    def finish(self) -> Callable[[Program, Plan, Any], Mapping[str, Any]] | None:
+        """See :class:`nf_resnets.training.Hooks`."""
+
 
 Name = tuple[str, int]
 """A program's name, and how many runs a device carries."""
@@ -35,7 +60,9 @@ class Programs:
       compiled: how many programs were compiled.
     """
 
-    def __init__(self, task: Task, mesh: Mesh, callback: Callback, vectorize: Any = "auto") -> None:
+    def __init__(
+        self, task: Task, mesh: Mesh, callback: Callback, vectorize: Vectorize = "auto"
+    ) -> None:
         self._task, self._mesh, self._callback, self._vectorize = task, mesh, callback, vectorize
         self._lock = threading.Lock()
         self._futures: dict[Name, concurrent.futures.Future[Program]] = {}
@@ -132,4 +159,4 @@ def describe(plan: Plan) -> str:
     return f"{settings['model']}, {settings['scheme']}, batch {settings['batch_size']}"
 
 
-__all__ = ["Name", "Programs", "describe", "step_seconds", "store_programs"]
+__all__ = ["Name", "Programs", "Task", "describe", "step_seconds", "store_programs"]

@@ -389,20 +389,18 @@ def swept(axes: Mapping[str, Sequence[Any]]) -> list[str]:
 
 
 def label(settings: Mapping[str, Any], names: Iterable[str] = SINGLE) -> str:
-    """A run's name: texts first, then the batch size, other numbers, the rate, the seed.
+    """A run's name.
 
     Example:
       >>> label({"peak_lr": 0.125, "seed": 0, "batch_size": 64, "scheme": "fixup"})
       'fixup, batch 64, rate 2^-3, seed 0'
     """
-    places = {"batch_size": 1, "peak_lr": 3, "seed": 4}
     parts = []
     for name in names:
-        is_text = isinstance(settings[name], str)
         text = value_text(name, settings[name])
-        place = 0 if is_text else places.get(name, 2)
-        parts.append((place, text if is_text else f"{SHORT.get(name, name)} {text}"))
-    return ", ".join(text for _, text in sorted(parts, key=lambda part: part[0]))
+        is_text = isinstance(settings[name], str)
+        parts.append(text if is_text else f"{SHORT.get(name, name)} {text}")
+    return ", ".join(parts)
 
 
 __all__ = [

@@ -50,8 +50,8 @@ class Checkpoints:
       (3, [0.0, 1.0], {'seconds': 1.5})
     """
 
-    def __init__(self, folder: Path | str, *, keep: int = 2) -> None:
-        self.folder, self._keep = Path(folder), keep
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints that were written to their end, in rising order."""
@@ -67,7 +67,7 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         part.rename(self.folder / f"{step}.npz")
-        for old in self.steps()[: -self._keep]:
+        for old in self.steps()[:-2]:
             (self.folder / f"{old}.npz").unlink()
 
     def restore(self, like: Any) -> tuple[int, Any, dict[str, Any]] | None:

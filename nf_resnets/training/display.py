@@ -146,9 +146,9 @@ class Display:
                 del self._words[key]
             for other in list(self._bar_of.values())[:MOST_BARS]:
                 self._bars.update(other, visible=True)
-            plan = self._plans.get(key)
-            if plan is not None:
-                self._advance(key, plan.num_steps - int(result.get("steps_done") or 0))
+            if key in self._plans:
+                left = self._plans[key].num_steps - int(result.get("steps_done") or 0)
+                self._advance(key, left)
             self._counts[state] += 1
             count = len(self._plans)
             words = ", ".join(f"{n:,} {state}" for state, n in self._counts.items())
@@ -156,9 +156,8 @@ class Display:
             if count > 1:
                 what = self._describe(result) if state == "finished" else state
                 what += f": {result['message']}" if result.get("message") else ""
-                label = plan.label if plan is not None else key[:8]
                 over = f"{self._counts.total():>{len(str(count))},}/{count:,}"
-                self.on_message(f"{over} {label}: {what}")
+                self.on_message(f"{over} {self._plans[key].label}: {what}")
 
 
 def _counted(runs: int) -> str:

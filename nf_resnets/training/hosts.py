@@ -44,7 +44,7 @@ def initialize(
       **options: of ``jax.distributed.initialize``.
 
     Raises:
-      ValueError: if only some of the three are given.
+      ValueError: by JAX, if only some of the three are given.
       OSError: if JAX cannot join the processes. (Where the coordinator does not answer, or the
         others do not come, it may end the process by SIGABRT.)
 
@@ -53,13 +53,8 @@ def initialize(
       >>> is_process_zero()
       True
     """
-    missing = [value is None for value in (coordinator, num_processes, process_id)]
-    if any(missing) and not all(missing):
-        raise ValueError(
-            f"coordinator={coordinator!r}, num_processes={num_processes}, process_id={process_id} "
-            "found; expected all three, or none on a Cloud TPU and for a process by itself."
-        )
-    if jax.distributed.is_initialized() or (all(missing) and not _on_a_tpu()):
+    is_alone = (coordinator, num_processes, process_id) == (None, None, None)
+    if jax.distributed.is_initialized() or (is_alone and not _on_a_tpu()):
         return
     jax.config.update("jax_enable_preemption_service", False)
     try:
@@ -68,7 +63,7 @@ def initialize(
         raise OSError(f"the processes of {coordinator} cannot be joined: {error}.") from None
     except ValueError:
         # A TPU outside a pod: JAX asks for the coordinator that it could not find.
-        if coordinator is not None:
+        if not is_alone:
             raise
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import roles, schemes
-from nf_resnets.data.order import check_seed
 from nf_resnets.training import hosts
 from nf_resnets.training.mesh import SWEEP, unstack
 from nf_resnets.training.state import TrainState
@@ -42,7 +41,6 @@ class Start:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scheme", schemes.get(self.scheme))
-        check_seed(self.seed)
 
 
 class Steps(NamedTuple):

@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from nf_resnets.data.order import check_seed
-
 OptimizerFn = Any
 """``optimizer(hyper) -> optax.GradientTransformation``: how numbers become an update rule."""
 
@@ -112,7 +110,6 @@ def create_state(
       >>> int(state.step)
       0
     """
-    check_seed(seed)
     numbers = {name: jnp.asarray(value, jnp.float32) for name, value in hyper.items()}
     transformation: optax.GradientTransformation = optimizer(numbers)
     params = _strong(params)

@@ -100,14 +100,12 @@ def replica_step(
     metrics = {"loss": loss, "accuracy": accuracy, **norms}
     if gradient_noise:
         examples = batch["label"].shape[0]
-        metrics |= noise_metrics(square, grads, examples // micro_batches, examples * replicas)
+        pair = pair_estimates(
+            square, squared_norm(grads), small_batch=examples // micro_batches,
+            large_batch=examples * replicas,
+        )  # fmt: skip
+        metrics |= dict(zip(NOISE, pair, strict=True))
     return new_state, metrics
-
-
-def noise_metrics(square: jax.Array, grads: Any, part: int, batch: int) -> Metrics:
-    """The estimates of a step from the mean squared gradient of its parts and the whole one's."""
-    pair = pair_estimates(square, squared_norm(grads), small_batch=part, large_batch=batch)
-    return dict(zip(NOISE, pair, strict=True))
 
 
 NOISE = ("gradient_signal", "gradient_noise")
@@ -249,6 +247,6 @@ def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
 
 
 __all__ = [
-    "NOISE", "Metrics", "Vectorize", "check_batch", "compile_step", "noise_metrics", "own_params",
-    "replica_step", "update", "varying",
+    "NOISE", "Metrics", "Vectorize", "check_batch", "compile_step", "own_params", "replica_step",
+    "update", "varying",
 ]  # fmt: skip

@@ -21,7 +21,6 @@ class WandB:
 
     Args:
       folder: the logs lie in it, in a folder ``wandb``; made where missing.
-      project: what the runs belong to.
 
     Raises:
       ImportError: if wandb is not installed.
@@ -32,7 +31,7 @@ class WandB:
       ...     nf_resnets.fit("photos@32", callback=log)  # doctest: +SKIP
     """
 
-    def __init__(self, folder: str | Path, *, project: str = "nf_resnets") -> None:
+    def __init__(self, folder: str | Path) -> None:
         try:
             self._wandb: Any = importlib.import_module("wandb")
         except ImportError as error:
@@ -41,7 +40,7 @@ class WandB:
                 "with `pip install nf_resnets[wandb]`."
             ) from error
         self._folder = Path(folder).expanduser()
-        self._project, self._mode = project, os.environ.get("WANDB_MODE", "offline")
+        self._mode = os.environ.get("WANDB_MODE", "offline")
         self._runs: dict[str, tuple[Any, int]] = {}  # of those in slots; every n-th step is logged
 
     def on_run_begin(
@@ -50,7 +49,7 @@ class WandB:
         """Begins a run, or resumes it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         run = self._wandb.init(
-            dir=str(self._folder), project=self._project, mode=self._mode, id=key[:20], name=label,
+            dir=str(self._folder), project="nf_resnets", mode=self._mode, id=key[:20], name=label,
             config=dict(settings), resume="allow", reinit="create_new",
             settings=self._wandb.Settings(silent=True, console="off"),
         )  # fmt: skip

@@ -105,7 +105,7 @@ def with_fake_runs(monkeypatch, accuracy, asked):
             made = row_of(plan, state, None) | {"test_accuracy": test, "made": {}}
             rows.add([made | {"measures": {"curve": curve}}])
         there = rows.read()
-        return Outcome({plan.key: there[plan.key] for plan in plans}, False, {}, 0)
+        return Outcome({plan.key: there[plan.key] for plan in plans}, False, 0)
 
     monkeypatch.setattr(main.engine, "make", make)
 
@@ -147,7 +147,7 @@ def test_a_failed_run_is_counted_and_the_others_are_shown(tmp_path, monkeypatch,
 
 
 def test_what_was_stopped_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(main.engine, "make", lambda *_, **__: Outcome({}, True, {}, 0))
+    monkeypatch.setattr(main.engine, "make", lambda *_, **__: Outcome({}, True, 0))
     with pytest.raises(SystemExit) as stopped:
         main.main(small(), Command(scale="smoke", out=tmp_path))
     assert stopped.value.code == 143 and "the same command goes on" in capsys.readouterr().out

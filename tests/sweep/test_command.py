@@ -112,7 +112,6 @@ def test_a_dry_run_says_what_it_would_take(made, monkeypatch, capsys):
         (("--epochs", "2", "--steps", "3"), "epochs=2 and steps=3 found"),
         (("--shard", "2", "2"), "--shard 2 2 found; expected I N with 0 <= I < N."),
         (("--shard", "0", "2", "--extend", "1"), "--extend found with --shard; expected one of"),
-        (("--coordinator", "localhost:1"), "expected all three, or none"),
         (("--dataset", "cifar10", "--data-dir", "/nowhere"), "cifar10"),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from nf_resnets.trained import command as trained
 def test_the_settings_of_a_sweep_are_its_grid_again(tmp_path):
     axes = {"peak_lr": (0.1, 0.25), "scheme": ("fixup", "skipinit"), "flip": (True, False)}
     base = {"model": "wrn-10-1", "epochs": 1.5}
-    _write_settings(Result([], axes, base, {}, {}, 0, 0, []), tmp_path)
+    _write_settings(Result([], axes, base, {}, 0, 0, []), tmp_path)
     found = with_config(Command(), ["--config", str(tmp_path / "settings.json")])
     assert parse(found.grid) == axes
     assert found.settings == RunSettings(**base)

@@ -230,11 +230,6 @@ def test_a_dying_process_ends_the_other(case, sent, codes, tmp_path):
             assert "ZeroDivisionError: only here" in pair.logs[1].read_text()
 
 
-def test_some_of_the_arguments_are_refused():
-    with pytest.raises(ValueError, match="process_id=None found; expected all three, or none"):
-        hosts.initialize("host:1", 2, None)
-
-
 def on_a_tpu(monkeypatch, platforms):
     """Makes it look as on a Cloud TPU, and records how JAX is asked to join."""
     asked = []
