@@ -26,4 +26,3 @@ def test_networks_of_a_sweep(digits):
 def test_runs_of_a_sweep_that_compute_in_other_dtypes_are_other_runs():
     plain, cast = small.make({"dtype": models.DTYPES, "seed": (0,)}).plans
     assert plain.key != cast.key and plain.program != cast.program
-    assert small.make({"seed": (0,)}, dtype="bfloat16").count(rows).total() == 0
