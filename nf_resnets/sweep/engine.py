@@ -219,7 +219,14 @@ class _Work:
         width = -(-len(wave.plans) // self.axis)
         try:
             if held != (wave.program, width):
-                held = self.change_program(wave, width, held)
+                me = threading.current_thread()
+                self.compiling.add(me)
+                try:
+                    self.programs.acquire(wave.plans[0], width)
+                finally:
+                    self.compiling.discard(me)
+                self.programs.release(held)
+                held = wave.program, width
             if self.must_stop() and jax.process_count() == 1:
                 raise Stopped
             writes, checkpoints = hosts.is_process_zero(), Checkpoints(place)
@@ -244,19 +251,6 @@ class _Work:
                 raise  # the others wait in a collective: all have to end
             self.fail(wave, error, place)
         return held
-
-    def change_program(
-        self, wave: Wave, width: int, held: tuple[str, int] | None
-    ) -> tuple[str, int]:
-        """Compiles a wave's program, or waits for the thread that does, and lets the other go."""
-        me = threading.current_thread()
-        self.compiling.add(me)
-        try:
-            self.programs.acquire(wave.plans[0], width)
-        finally:
-            self.compiling.discard(me)
-        self.programs.release(held)
-        return wave.program, width
 
     def record(self, rows: Sequence[dict[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Keeps the rows of runs that have ended, with the machine that made them."""

@@ -16,7 +16,6 @@ from nf_resnets.topology import (
     Footprint,
     chip_of,
     compile_footprint,
-    shortest_step,
 )
 from nf_resnets.training.display import duration_text
 from nf_resnets.training.mesh import SWEEP
@@ -109,15 +108,10 @@ def _lines(need: Footprint, each_has: int, slots: int, chip: Chip) -> Iterator[s
     yield (
         f"a step of {_count(slots)}, {each_has:,} a chip: "
         f"{need.flops:.3g} FLOP and {need.bytes:.3g} bytes a chip, {need.main_bytes:.3g} of them "
-        "in its main memory; besides, a call of many steps moves "
-        f"{need.call_bytes:.3g} bytes there"
+        "in its main memory"
     )
     seconds, by = need.bound(chip)
-    whole = 1e3 * shortest_step(need.flops, need.bytes, chip)[0]
-    yield (
-        f"bound by {by}: at least {1e3 * seconds:.3g} ms a step; {whole:.3g} ms if all bytes were "
-        "in main memory"
-    )
+    yield f"bound by {by}: at least {1e3 * seconds:.3g} ms a step"
     each = (
         f"{count:,.0f} {kind} of {size(bytes_)}"
         for kind, (count, bytes_) in sorted(need.collectives.items())

@@ -11,22 +11,18 @@ from nf_resnets.training.run import Plan
 
 @dataclasses.dataclass(frozen=True)
 class Wave:
-    """Runs of one program that train together, from their first step to their last.
-
-    Attributes:
-      plans: what the runs are.
-      program: the name of their program.
-      name: of the folder of their checkpoints, which follows from the runs.
-    """
+    """Runs of one program that train together, from their first step to their last."""
 
     plans: tuple[Plan, ...]
 
     @property
-    def program(self) -> str:  # noqa: D102
+    def program(self) -> str:
+        """The name of their program."""
         return self.plans[0].program
 
     @property
-    def name(self) -> str:  # noqa: D102
+    def name(self) -> str:
+        """The name of the folder of their checkpoints, which follows from the runs."""
         return hashlib.sha256("".join(plan.key for plan in self.plans).encode()).hexdigest()[:20]
 
 

@@ -34,7 +34,6 @@ class Footprint:
       flops: by the compiler's count; what loops repeat of it, by that of products.
       bytes: read and written, by the compiler's count, wherever they lie.
       main_bytes: those of them in the chip's main memory, read from the program's text.
-      call_bytes: what a call moves in main memory besides its steps, however many it makes.
       collectives: of each kind, how many and how many bytes they give.
       compile_seconds: how long compiling took.
     """
@@ -47,7 +46,6 @@ class Footprint:
     bytes: float
     main_bytes: float
     collectives: Mapping[str, tuple[float, float]]
-    call_bytes: float = 0.0
     peak: int | None = None
     compile_seconds: float = 0.0
 
@@ -103,7 +101,6 @@ def footprint(compiled: jax.stages.Compiled, *, compile_seconds: float = 0.0) ->
         flops=cost.get("flops", 0.0) + repeated["flops"] - once["flops"],
         bytes=cost.get("bytes accessed", 0.0) + repeated["bytes"] - once["bytes"],
         main_bytes=repeated["main_bytes"],
-        call_bytes=once["main_bytes"] - step_once["main_bytes"],
         collectives={
             kind: (repeated[f"count {kind}"], repeated[f"bytes {kind}"])
             for kind in hlo.COLLECTIVES
