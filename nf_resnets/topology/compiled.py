@@ -90,7 +90,6 @@ def footprint(compiled: jax.stages.Compiled, *, compile_seconds: float = 0.0) ->
     text = compiled.as_text() or ""
     cost, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
     once, repeated = hlo.work(text, repeat_loops=False), hlo.step(text)
-    step_once = hlo.step(text, repeat_loops=False)
     assert memory is not None
     return Footprint(
         arguments=memory.argument_size_in_bytes,

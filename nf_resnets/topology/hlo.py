@@ -55,14 +55,14 @@ def work(text: str, *, repeat_loops: bool = True) -> Work:
     return program.of(program.entry)
 
 
-def step(text: str, *, repeat_loops: bool = True) -> Work:
+def step(text: str) -> Work:
     """As :func:`work`, but of one round of the loop over training steps.
 
     That is the one of unknown length that moves most; several runs, one after another, are a round
     each. The rest of a program is done once a call, however many steps that makes. A program
     without such a loop is a step as a whole.
     """
-    program = _Program(text, repeat_loops)
+    program = _Program(text, repeat_loops=True)
     rounds = program.unknown(program.entry, 1)
     return max(rounds, key=lambda each: each["bytes"], default=program.of(program.entry))
 
