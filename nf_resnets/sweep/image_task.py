@@ -8,7 +8,7 @@ import hashlib
 import json
 import threading
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -53,13 +53,6 @@ class Kind:
         """Of the network; relative to the base network, where there is one."""
         scheme = self.relative.model.scheme if self.relative else self.settings.scheme
         return self.overrides.scheme or schemes.get(scheme)
-
-    @property
-    def schedule(self) -> tuple[Any, ...]:
-        """What the schedule of the rate depends on, but for the peak."""
-        settings = self.settings
-        drops = () if settings.schedule != "step" else drops_at(settings.drops, self.num_steps)
-        return settings.schedule, self.num_steps, self.warmup_steps, drops, settings.drop_factor
 
 
 class ImageTask:
@@ -331,18 +324,21 @@ def drops_at(drops: str, num_steps: int) -> tuple[int, ...]:
     return tuple(max(1, round(part * num_steps)) for part in parts)
 
 
-def _schedule(
-    peak: Any, kind: str, num_steps: int, warmup_steps: int, drops: Sequence[int], factor: float
-) -> Callable[[Any], jax.Array]:
-    if kind == "inverse_sqrt":  # which begins with a warm-up of its own
-        return optim.inverse_sqrt(peak, max(1, warmup_steps))
-    schedule = {
-        "halving": lambda: optim.halving(peak, num_steps),
-        "cosine": lambda: optim.cosine(peak, num_steps),
-        "step": lambda: optim.step_decay(peak, drops, factor),
-        "constant": lambda: optax.constant_schedule(peak),
-    }[kind]()
-    return optim.warmup(schedule, warmup_steps)
+def _rate(kind: Kind, peak: Any) -> Callable[[Any], Any]:
+    """The learning rate of each step."""
+    settings, num_steps = kind.settings, kind.num_steps
+    if settings.schedule == "inverse_sqrt":  # which begins with a warm-up of its own
+        return optim.inverse_sqrt(peak, max(1, kind.warmup_steps))
+    if settings.schedule == "halving":
+        schedule = optim.halving(peak, num_steps)
+    elif settings.schedule == "cosine":
+        schedule = optim.cosine(peak, num_steps)
+    elif settings.schedule == "step":
+        drops = drops_at(settings.drops, num_steps)
+        schedule = optim.step_decay(peak, drops, settings.drop_factor)
+    else:
+        schedule = optax.constant_schedule(peak)
+    return optim.warmup(schedule, kind.warmup_steps)
 
 
 def hyper_of(settings: RunSettings) -> dict[str, float]:
@@ -360,7 +356,7 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     """The optimizer with the schedule of a kind and the numbers of a run."""
     settings, overrides = kind.settings, kind.overrides
     peak = hyper["learning_rate"]
-    rate = _schedule(peak, *kind.schedule)
+    rate = _rate(kind, peak)
     if callable(overrides.optimizer):
         fixed = {n: value for n, value in vars(settings).items() if n not in NUMBERS}
         made = overrides.optimizer({**fixed, **hyper, "peak_lr": peak, "learning_rate": rate})

@@ -155,7 +155,7 @@ def schedule_of(name, per_epoch, monkeypatch):
     labels = np.zeros(point["batch_size"] * per_epoch)
     split = SimpleNamespace(labels=labels, images=np.zeros((1, 32, 32, 3)))
     kind = image_task.kind_of(make(point), SimpleNamespace(train=split, num_classes=10))
-    return image_task._schedule(point["peak_lr"], *kind.schedule)
+    return image_task._rate(kind, point["peak_lr"])
 
 
 @pytest.mark.parametrize("name", published.RATES)
