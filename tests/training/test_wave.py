@@ -98,7 +98,8 @@ def test_a_network_of_ones_own_trains_and_is_tested(whole):
     assert row["measures"]["first_loss"] == run.row(0)["loss"] and row["steps_done"] == STEPS
 
 
-@pytest.mark.parametrize("stops", [(step,) for step in range(1, STEPS)] + [(3, 7, 12)], ids=str)
+# Within an epoch, at its end, and one step from the last.
+@pytest.mark.parametrize("stops", [(1,), (5,), (6,), (13,), (3, 7, 12)], ids=str)
 def test_resumed_at_any_step_it_ends_as_the_uninterrupted_twin(whole, tmp_path, stops):
     for step in stops:
         with pytest.raises(Stopped):
