@@ -45,14 +45,16 @@ class Kind:
     micro_batches: int  # into which a batch is cut
     bn_groups: int  # into which BatchNorm cuts a batch
     program: str  # runs of equal names share a compiled program
-    relative: training.Relative | None = None  # what the network at which rates were tuned changes
+    relative: tuple[Any, Any] | None = None  # of `training.relative_to`, where there is a base
     overrides: Overrides = Overrides()
 
     @property
     def scheme(self) -> schemes.Scheme:
         """Of the network; relative to the base network, where there is one."""
-        scheme = self.relative.model.scheme if self.relative else self.settings.scheme
-        return self.overrides.scheme or schemes.get(scheme)
+        if self.relative is not None:
+            network, _ = self.relative
+            return schemes.get(network.scheme)
+        return self.overrides.scheme or schemes.get(self.settings.scheme)
 
 
 class ImageTask:
@@ -284,7 +286,8 @@ def _program(settings: RunSettings) -> str:
 def make_model(kind: Kind, dataset: data.Dataset) -> Any:
     """The network of a run."""
     if kind.relative is not None:
-        return kind.relative.model
+        network, _ = kind.relative
+        return network
     if kind.overrides.network is not None:
         network = kind.overrides.network
         has_groups = hasattr(network, "bn_groups")
@@ -371,7 +374,8 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
         rule, of = optim.OPTIMIZERS[settings.optimizer]
         made = rule(rate, scheme=kind.scheme, **options)
         if kind.relative is not None:
-            made = kind.relative.parametrize(made, kind=of)
+            _, parametrize = kind.relative
+            made = parametrize(made, kind=of)
     limits = {"clip_norm": optax.clip_by_global_norm, "adaptive_clip": optim.adaptive_clip}
     clips = [clip(hyper[name]) for name, clip in limits.items() if name in hyper]
     return overrides.wrap(optax.chain(*clips, made) if clips else made)

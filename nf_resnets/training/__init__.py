@@ -12,7 +12,7 @@ from nf_resnets.training.initial import CALIBRATION_EXAMPLES, draw_params, make_
 from nf_resnets.training.loss import cross_entropy
 from nf_resnets.training.mesh import DATA, SWEEP, make_mesh, replicate, shard_runs, stack, unstack
 from nf_resnets.training.program import Program, Start, Steps
-from nf_resnets.training.relative import Relative, relative_to
+from nf_resnets.training.relative import relative_to
 from nf_resnets.training.run import Plan, Run
 from nf_resnets.training.state import TrainState, create_state
 from nf_resnets.training.step import replica_step
@@ -22,7 +22,7 @@ from nf_resnets.training.wave import Hooks, Stopped, train
 
 __all__ = [
     "CALIBRATION_EXAMPLES", "DATA", "LONGEST", "SWEEP", "ApplyFn", "Functions", "Hooks",
-    "ImageTraining", "Plan", "Program", "Relative", "Run", "Start", "Steps", "Stopped",
+    "ImageTraining", "Plan", "Program", "Run", "Start", "Steps", "Stopped",
     "StreamedTraining", "TrainState", "create_state", "cross_entropy", "device_splits",
     "draw_params", "eval_apply", "functions_of", "image_program", "image_test", "lower_image_steps",
     "make_initial", "make_mesh", "make_train_steps", "relative_to", "replica_step", "replicate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import optax
@@ -15,20 +15,9 @@ DEPTHS = ("depth", "num_layers", "encoder_layers", "decoder_layers")
 """The fields of networks that say how deep they are."""
 
 
-class Relative(NamedTuple):
-    """What a base network changes.
-
-    Attributes:
-      model: the network, whose scheme (``init.at_base``) knows the base network.
-      parametrize: ``parametrize(optimizer, kind=...)`` scales the rates of an optimizer for it, as
-        :func:`nf_resnets.optim.parametrized`.
-    """
-
-    model: Any
-    parametrize: Callable[..., optax.GradientTransformation]
-
-
-def relative_to(model: Any, base_model: Any, *example: Any) -> Relative:
+def relative_to(
+    model: Any, base_model: Any, *example: Any
+) -> tuple[Any, Callable[..., optax.GradientTransformation]]:
     """A network, and what scales its optimizers, relative to the network of the tuned rates.
 
     The widths are compared with those of ``base_model`` at the depth of ``model``, so that both
@@ -39,6 +28,11 @@ def relative_to(model: Any, base_model: Any, *example: Any) -> Relative:
       base_model: another of its class.
       example: arguments of its call, or their shapes.
 
+    Returns:
+      The network, whose scheme (``init.at_base``) knows the base network, and
+      ``parametrize(optimizer, kind=...)``, which scales the rates of an optimizer for it, as
+      :func:`nf_resnets.optim.parametrized`.
+
     Raises:
       ValueError: if the base has no leaf for one of the network's.
 
@@ -46,7 +40,7 @@ def relative_to(model: Any, base_model: Any, *example: Any) -> Relative:
       >>> import jax.numpy as jnp
       >>> from nf_resnets import models
       >>> deep, base = (models.WideResNet(depth=depth, scheme="completep") for depth in (28, 10))
-      >>> model = relative_to(deep, base, jnp.ones((1, 8, 8, 3))).model
+      >>> model, _ = relative_to(deep, base, jnp.ones((1, 8, 8, 3)))
       >>> float(model.scheme.constants(12).residual[0])
       0.25
     """
@@ -63,7 +57,7 @@ def relative_to(model: Any, base_model: Any, *example: Any) -> Relative:
     )
     parametrize(optax.identity(), kind="sgd")  # refuses a base that lacks a leaf
     same = scheme == schemes.get(model.scheme)
-    return Relative(model if same else model.clone(scheme=scheme), parametrize)
+    return model if same else model.clone(scheme=scheme), parametrize
 
 
-__all__ = ["Relative", "relative_to"]
+__all__ = ["relative_to"]
