@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,18 +100,15 @@ def make(
         task.check(plan, mesh.shape[training.DATA])
     programs = Programs(task, mesh, callback, execution.vectorize)
     folder = rows.folder / "checkpoints"
-    begun, over = hosts.broadcast([[path.name for path in folder.glob("*")], rows.keys()])
+    begun, over = hosts.broadcast([_begun(folder), rows.keys()])
     rows.follow(over)
     axis = mesh.shape[training.SWEEP]
     on_cpu = devices[0].platform == "cpu"
     width = axis * (execution.runs_per_device or (1 if on_cpu else RUNS_PER_DEVICE))
     index, count = rows.shard
     # A shard's part follows from the grid alone: what others have begun or ended changes with time.
-    missing = []
-    for wave in cut(plans, width)[index::count]:
-        left = tuple(plan for plan in wave.plans if plan.key not in rows)
-        if left:  # a wave that has begun goes on with all of its runs
-            missing.append(wave if wave.name in begun else Wave(left))
+    part = [plan for wave in cut(plans, width)[index::count] for plan in wave.plans]
+    missing = _missing(cut(part, width, begun), rows, begun)
     work = _Work(task, rows, execution, callback, stop, programs, axis, missing)
     threads = min(execution.workers or default_workers(devices), len(work.queue))
     if jax.process_count() > 1:
@@ -146,6 +143,27 @@ def default_workers(devices: Sequence[jax.Device]) -> int:
 def is_at_work() -> bool:
     """Whether a thread is left that still compiles, since a compilation cannot be interrupted."""
     return any(thread.name == _THREAD for thread in threading.enumerate())
+
+
+def _begun(folder: Path) -> list[list[str]]:
+    """The keys of the waves that have checkpoints."""
+    if not hosts.is_process_zero() or not folder.is_dir():
+        return []
+    all_facts = (Checkpoints(path).facts() for path in sorted(folder.iterdir()))
+    return [facts["keys"] for facts in all_facts if facts is not None]
+
+
+def _missing(waves: Iterable[Wave], rows: Rows, begun: Sequence[Sequence[str]]) -> list[Wave]:
+    """The waves with runs to make; one that has no checkpoint is made without those that are over.
+
+    A wave that has begun goes on with all of its runs. Only process 0 sees its folder.
+    """
+    missing = []
+    for wave in waves:
+        left = tuple(plan for plan in wave.plans if plan.key not in rows)
+        if left:
+            missing.append(wave if [plan.key for plan in wave.plans] in begun else Wave(left))
+    return missing
 
 
 @dataclasses.dataclass

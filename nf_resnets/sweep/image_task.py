@@ -38,7 +38,7 @@ from nf_resnets.training.run import Plan
 class Kind:
     """What follows from settings and data, whatever the run's numbers."""
 
-    settings: RunSettings  # of its runs, whatever their numbers
+    settings: RunSettings  # of one run of the kind
     num_steps: int
     steps_per_epoch: int
     warmup_steps: int
@@ -79,14 +79,17 @@ class ImageTask:
         self.dataset = functools.cache(load)
         self.fingerprint = functools.cache(lambda name: data.fingerprint(self.dataset(name)))
         self._names = names
-        self._kind = functools.cache(lambda s: kind_of(s, self.dataset(s.dataset), overrides))
+        self._kinds: dict[RunSettings, Kind] = {}
         self._splits: dict[Any, Any] = {}
         self._lock = threading.Lock()
 
     def kind(self, settings: RunSettings) -> Kind:
-        """The kind of a run, made once; raises as :func:`kind_of`."""
+        """The kind of a run, found once; raises as :func:`kind_of`."""
         numbers: dict[str, Any] = dict.fromkeys(NUMBERS)
-        return self._kind(dataclasses.replace(settings, **numbers))
+        others = dataclasses.replace(settings, **numbers)
+        if others not in self._kinds:
+            self._kinds[others] = kind_of(settings, self.dataset(settings.dataset), self.overrides)
+        return self._kinds[others]
 
     def plan(self, settings: RunSettings) -> Plan:
         """What follows from a run's settings; raises as :func:`kind_of`."""

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,12 @@ from nf_resnets import data
 from nf_resnets.training import hosts
 from nf_resnets.training.apply import eval_apply, has_batch_norm, train_apply
 from nf_resnets.training.evaluate import make_estimate_batch_stats, make_evaluate
-from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
+from nf_resnets.training.initial import (
+    CALIBRATION_EXAMPLES,
+    Draw,
+    make_initial,
+    refuse_other_params,
+)
 from nf_resnets.training.mesh import DATA, SWEEP, replicate, shard_runs
 from nf_resnets.training.program import (
     InitialFn,
@@ -101,8 +107,9 @@ def image_program(
       vectorize: how a device computes several runs (:func:`nf_resnets.training.make_train_steps`).
 
     Raises:
-      ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis, or the
-        state has no average and ``training.average_decay`` asks for one.
+      ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis, the
+        parameters of a state are those of another network, or the state has no average and
+        ``training.average_decay`` asks for one.
     """
     if training.average_decay is not None and getattr(example, "average", 0) is None:
         raise ValueError(
@@ -110,10 +117,8 @@ def image_program(
             "expected training.create_state(..., average_decay=...) to start it."
         )
     train_split, test_split = splits or device_splits(dataset, mesh)
-
-    def first_images() -> np.ndarray:
-        images = dataset.train.images[: training.calibration_examples]
-        return np.asarray(data.normalize(images, dataset.mean, dataset.std))
+    if isinstance(example, TrainState) and isinstance(model, nn.Module):
+        refuse_other_params(model, (_image(dataset),), example.params)
 
     def compile_steps(stacked: Any) -> Callable[[TrainState, np.ndarray], Steps]:
         # Compiled ahead of time, so that a call with other shapes is an error, not a compilation.
@@ -131,7 +136,7 @@ def image_program(
         _initial(model, dataset, optimizer, training),
         example,
         slots=mesh.shape[SWEEP] * runs_per_device,
-        batch=first_images,
+        batch=lambda: first_images(dataset, training.calibration_examples),
         compile_steps=compile_steps,
         make_test=functools.partial(image_test, model, mesh, training, (train_split, test_split)),
         num_steps=training.num_steps,
@@ -172,12 +177,15 @@ def lower_image_steps(
     return _lower(model, optimizer, mesh, training, stacked, split, vectorize)
 
 
+def _image(dataset: data.Dataset) -> jax.Array:
+    return jnp.zeros((1, *dataset.train.images.shape[1:]))
+
+
 def _initial(
     model: Any, dataset: data.Dataset, optimizer: OptimizerFn, training: ImageTraining
 ) -> InitialFn:
-    image = jnp.zeros((1, *dataset.train.images.shape[1:]))
     return make_initial(
-        model, (image,), optimizer,
+        model, (_image(dataset),), optimizer,
         draw=training.draw, average_decay=training.average_decay,
     )  # fmt: skip
 
@@ -216,6 +224,12 @@ def device_splits(dataset: data.Dataset, mesh: Mesh) -> tuple[data.DeviceData, d
         for split in (dataset.train, dataset.test)
     )
     return train, test
+
+
+def first_images(dataset: data.Dataset, count: int = CALIBRATION_EXAMPLES) -> np.ndarray:
+    """The first training images, normalised, float32 ``[count, H, W, C]``."""
+    images = jnp.asarray(dataset.train.images[:count])
+    return np.asarray(data.normalize(images, jnp.asarray(dataset.mean), jnp.asarray(dataset.std)))
 
 
 def image_test(
@@ -271,5 +285,6 @@ def image_test(
 
 
 __all__ = [
-    "ImageTraining", "device_splits", "image_program", "image_test", "lower_image_steps",
+    "ImageTraining", "device_splits", "first_images", "image_program", "image_test",
+    "lower_image_steps",
 ]  # fmt: skip

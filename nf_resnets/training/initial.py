@@ -50,6 +50,21 @@ def refuse_other_anatomy(model: Any, scheme: schemes.Scheme) -> None:
             )
 
 
+def refuse_other_params(model: Any, example: tuple[Any, ...], params: Any) -> None:
+    """Refuses parameters of another network: Flax takes leaves that a network does not have."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *example)["params"]
+    given, expected = (
+        {
+            (roles.path_name(path), leaf.shape)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for tree in (params, shapes)
+    )
+    for name, shape in sorted(given ^ expected):
+        where, other = ("params", "network") if (name, shape) in given else ("network", "params")
+        raise ValueError(f"leaf {name!r} {list(shape)} is in the {where} and not in the {other}.")
+
+
 def make_initial(
     model: Any,
     example: tuple[Any, ...],
@@ -107,4 +122,6 @@ def make_initial(
     return initial
 
 
-__all__ = ["CALIBRATION_EXAMPLES", "Draw", "draw_params", "make_initial"]
+__all__ = [
+    "CALIBRATION_EXAMPLES", "Draw", "draw_params", "make_initial", "refuse_other_params",
+]  # fmt: skip

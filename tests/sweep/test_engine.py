@@ -107,6 +107,16 @@ def test_checkpoints_stay_while_runs_of_other_shards_are_missing(tmp_path):
         assert (tmp_path / "checkpoints").exists() == (index == 0)
 
 
+def test_a_wave_that_has_begun_goes_on_as_it_was_cut(tmp_path, one_step_a_call):
+    """When the grid has grown, and a device carries another number of runs."""
+    run(tmp_path, plans(4, first=1), log=Log(stop_at=8), runs_per_device=2)
+    rows, _, log = run(tmp_path, plans(6), runs_per_device=3)
+    began = {event[2]["seed"]: event[3] for event in log.of("on_run_begin")}
+    assert began == {1: 8, 2: 8, 0: 0, 3: 0, 4: 0, 5: 0} and left(tmp_path) == []
+    whole, _, _ = run(tmp_path / "whole", plans(6))
+    assert_twins(rows, whole)
+
+
 @pytest.mark.parametrize("at", [0, 2, 4])
 def test_shards_are_a_partition_whenever_they_begin(tmp_path, twin, one_step_a_call, at):
     """The other one looks when this one is within its first, second or third wave."""

@@ -1,4 +1,4 @@
-"""From a grid to waves: equal ones, by rising rate."""
+"""From a grid to waves: equal ones, by rising rate; those that have begun stay as they are."""
 
 from nf_resnets.sweep.waves import cut
 from nf_resnets.training.run import Plan
@@ -18,3 +18,14 @@ def test_runs_are_cut_into_equal_waves_by_rising_rate():
     two = cut([*plans([2, 1]), *plans([4, 3], "q")], 8)
     assert rates(two) == [[1, 2], [3, 4]] and [wave.program for wave in two] == ["p", "q"]
     assert len({wave.name for wave in two}) == 2
+
+
+def test_waves_that_have_begun_come_first_and_stay_as_they_are():
+    old = cut(plans([2, 4, 6]), 2)
+    grown = plans([6, 5, 4, 3, 2, 1])
+    begun = [[plan.key for plan in wave.plans] for wave in old]
+    assert rates(cut(grown, 2, begun)) == [[2, 4], [6], [1, 3], [5]]
+    assert [wave.name for wave in cut(grown, 2, begun)][:2] == [wave.name for wave in old]
+    # Of which a run is no longer asked for, or is another now.
+    assert rates(cut(plans([2, 6]), 2, begun)) == [[6], [2]]
+    assert rates(cut(plans([2, 4], "q"), 2, begun)) == [[2, 4]]
