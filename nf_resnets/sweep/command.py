@@ -75,7 +75,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         devices = chips or jax.devices()
         data_devices = options.execution.devices_per_run or len(devices)
         engine.sweep_mesh(devices, data_devices)
-        for plan in {plan.program: plan for plan in sweep.plans}.values():
+        for plan in sweep.firsts:
             sweep.task.check(plan, data_devices)
         with hosts.abort_on_error():
             if not options.dry_run:
@@ -105,25 +105,26 @@ def end(main: Callable[[], int]) -> NoReturn:
 
 def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
     """Prints what would be made, and how long it would take, measured or on chips elsewhere."""
-    rows = Rows(options.out).read()
-    over = {key for key, r in rows.items() if not (options.retry and r["state"] in FAILED)}
-    left: dict[str, list[Plan]] = {}
-    for plan in sweep.plans:
-        if plan.key not in over:
-            left.setdefault(plan.program, []).append(plan)
-    done = sweep.size - sum(map(len, left.values()))
-    print(f"Grid: {sweep.size:,} runs" + (f", {done:,} of them done" if done else ""))
+    rows = list(Rows(options.out).read().values())
+    done = sweep.count(row for row in rows if not (options.retry and row["state"] in FAILED))
+    runs = Counter(plan.program for plan in sweep.firsts)
+    left = {
+        plan.program: (plan, runs[plan.program] * sweep.runs_of_each - done[plan.program])
+        for plan in sweep.firsts
+        if runs[plan.program] * sweep.runs_of_each > done[plan.program]
+    }
+    print(f"Grid: {sweep.size:,} runs" + (f", {done.total():,} of them done" if done else ""))
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
     if not chips:
-        _measured(options.execution, sweep, list(rows.values()), left)
+        _measured(options.execution, sweep, rows, left)
     elif for_topology.report(sweep.task, left, chips, options.execution, options.topology):
         raise SystemExit(1)
 
 
 def _measured(
-    execution: Execution, sweep: Sweep, rows: Sequence[Row], left: Mapping[str, Sequence[Plan]]
+    execution: Execution, sweep: Sweep, rows: Sequence[Row], left: Mapping[str, tuple[Plan, int]]
 ) -> None:
     """Prints what programs cost here, from earlier runs or a few steps."""
     devices = jax.devices()
@@ -131,8 +132,7 @@ def _measured(
     workers = execution.workers or engine.default_workers(devices)
     print(f"Programs: {len(left)}, each compiled once")
     seconds = 0.0
-    for plan, *others in left.values():
-        runs = 1 + len(others)
+    for plan, runs in left.values():
         each = programs.step_seconds(plan, rows, sweep.task, mesh, execution.vectorize)
         seconds += runs * plan.num_steps * each
         print(

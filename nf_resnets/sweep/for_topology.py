@@ -24,15 +24,15 @@ from nf_resnets.training.run import Plan
 
 def report(
     task: ImageTask,
-    left: Mapping[str, Sequence[Plan]],
+    left: Mapping[str, tuple[Plan, int]],
     devices: Sequence[Any],
     execution: Execution,
     topology: str | None,
 ) -> int:
     """Compiles every program for a slice, prints what it needs, and the least time of the grid.
 
-    ``left`` has the runs of each program. A chip carries ``execution.runs_per_device`` of them, one
-    where that is 0. Returns how many programs do not fit.
+    ``left`` has for each program one of its runs, and how many are to be made. A chip carries
+    ``execution.runs_per_device`` of them, one where that is 0. Returns how many programs do not fit.
     """
     chip = chip_of(devices[0].device_kind)
     mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
@@ -45,8 +45,7 @@ def report(
     print(f"Programs: {len(left)}, compiled here for these chips; nothing ran")
     each_has = execution.runs_per_device or 1
     seconds, too_large = 0.0, 0
-    for plan, *others in left.values():
-        runs = 1 + len(others)
+    for plan, runs in left.values():
         print(f"  {describe(plan)}: {_count(runs)} of {plan.num_steps:,} steps", flush=True)
         try:
             need = _footprint(task, plan, mesh, each_has, execution, chip)

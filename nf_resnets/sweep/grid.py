@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nf_resnets import data, schemes
 from nf_resnets.parametrization import STANDARD
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.overrides import Overrides
-from nf_resnets.sweep.settings import SINGLE, RunSettings, checked, points, swept, value_text
+from nf_resnets.sweep.settings import (
+    FIELDS,
+    NUMBERS,
+    SINGLE,
+    RunSettings,
+    checked,
+    points,
+    swept,
+    value_text,
+)
 from nf_resnets.training.run import Plan
 
 UNREAD = ("alpha", "dropout", "base_model")
@@ -23,18 +35,43 @@ class Sweep:
 
     axes: Mapping[str, tuple[Any, ...]]  # of each swept setting its values
     base: Mapping[str, Any]  # the other settings, where they are not the defaults
-    plans: tuple[Plan, ...]  # those of one program together, in the order of the grid otherwise
+    firsts: tuple[Plan, ...]  # a run of each combination of all settings but ``NUMBERS``
     task: ImageTask
 
     @property
     def size(self) -> int:
-        """How many runs there are."""
-        return len(self.plans)
+        """How many runs there are, known without making them."""
+        return len(self.firsts) * self.runs_of_each
+
+    @property
+    def runs_of_each(self) -> int:
+        """How many runs each of the first ones stands for."""
+        return math.prod(len(values) for name, values in self.axes.items() if name in NUMBERS)
+
+    @functools.cached_property
+    def plans(self) -> tuple[Plan, ...]:
+        """The runs, those of one program together, in the order of the grid otherwise."""
+        plans = [self.task.plan(settings) for settings in points(self.axes, self.base)]
+        order = {name: place for place, name in enumerate(dict.fromkeys(p.program for p in plans))}
+        return tuple(sorted(plans, key=lambda plan: order[plan.program]))
+
+    def count(self, rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+        """Of each program how many of some rows are runs of the grid, which are not made."""
+        allowed = {
+            name: {*(self.axes.get(name) or (plan.settings[name] for plan in self.firsts))}
+            for name in FIELDS
+        }
+        return Counter(
+            row["program"]
+            for row in rows
+            if all(row.get(name) in values for name, values in allowed.items())
+            and row["data"] == self.task.fingerprint(row["dataset"])
+        )
 
     @property
     def programs(self) -> frozenset[str]:
         """The names of its programs."""
-        return frozenset(plan.program for plan in self.plans)
+        return frozenset(plan.program for plan in self.firsts)
 
 
 def make_sweep(
@@ -64,13 +101,13 @@ def make_sweep(
     base = dict(base or {})
     axes = checked(axes, base)
     task = ImageTask(load, tuple(swept(axes)) or SINGLE, overrides)
-    settings = points(axes, base)
+    first = {name: values[0] for name, values in axes.items() if name in NUMBERS}
+    others = {name: values for name, values in axes.items() if name not in NUMBERS}
+    settings = points(others, {**base, **first})
     plans = [task.plan(each) for each in settings]
     for name in UNREAD:
         refuse_without_effect(name, axes.get(name, (base.get(name),)), settings)
     refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), settings)
-    order = {name: place for place, name in enumerate(dict.fromkeys(p.program for p in plans))}
-    plans.sort(key=lambda plan: order[plan.program])
     return Sweep(axes, base, tuple(plans), task)
 
 

@@ -29,7 +29,7 @@ class Networks:
     def __init__(self, sweep: Sweep, folder: Path, which: Literal["best", "all"]) -> None:
         self._task, self._folder, self._which = sweep.task, folder, which
         self._best: dict[tuple[Any, ...], tuple[float, str]] = {}
-        for plan in {plan.program: plan for plan in sweep.plans}.values():
+        for plan in sweep.firsts:
             to_json(sweep.task.parts(plan)[0])
         sweep.task.finish = self.save
         self.prune()

@@ -37,7 +37,7 @@ def reported(monkeypatch, capsys):
         monkeypatch.setattr(for_topology, "compile_footprint", compile_footprint)
         sweep = small.make({"seed": tuple(range(10))}, batch_size=64)
         (program,) = sweep.programs
-        left = {program: sweep.plans}
+        left = {program: (sweep.firsts[0], sweep.size)}
         code = for_topology.report(sweep.task, left, jax.devices()[:4], execution, "v5e:2x2")
         return code, capsys.readouterr().out, compiled
 
