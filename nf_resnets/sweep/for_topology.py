@@ -32,7 +32,8 @@ def report(
     """Compiles every program for a slice, prints what it needs, and the least time of the grid.
 
     ``left`` has for each program one of its runs, and how many are to be made. A chip carries
-    ``execution.runs_per_device`` of them, one where that is 0. Returns how many programs do not fit.
+    ``execution.runs_per_device`` of them, one where that is 0. Returns how many programs do not
+    fit.
     """
     chip = chip_of(devices[0].device_kind)
     mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
