@@ -91,7 +91,7 @@ def parsed(axes: Sequence[str], points: Sequence[Point]) -> dict[str, Sequence[A
     """Axes such as ``depth=26,50``; what is no setting of a sweep has the type of the points.
 
     Raises:
-      ValueError: if no point has the setting, or a value is not of its type.
+      ValueError: if a setting is there twice or in no point, or a value is not of its type.
 
     >>> parsed(["depth=26,50", "seed=0:2"], [{"depth": 101}])
     {'depth': [26, 50], 'seed': (0, 1, 2)}
@@ -99,6 +99,8 @@ def parsed(axes: Sequence[str], points: Sequence[Point]) -> dict[str, Sequence[A
     axis_values: dict[str, Sequence[Any]] = {}
     for axis in axes:
         name, _, text = axis.partition("=")
+        if name in axis_values:
+            raise ValueError(f"--grid has {name} twice; expected all its values in one.")
         if name in settings.FIELDS:
             axis_values |= settings.parse([axis])
             continue
@@ -109,6 +111,8 @@ def parsed(axes: Sequence[str], points: Sequence[Point]) -> dict[str, Sequence[A
             )
         kind = type(known[0])
         values = text.split(",")
+        if kind is bool and not {"true", "false"} >= {*values}:
+            raise ValueError(f"--grid {axis} found; expected true or false.")
         axis_values[name] = [value == "true" if kind is bool else kind(value) for value in values]
     return axis_values
 

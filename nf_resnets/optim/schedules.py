@@ -20,7 +20,7 @@ def step_decay(learning_rate: Any, boundaries: Sequence[int], factor: float) -> 
 
     Args:
       learning_rate: ``eta``.
-      boundaries: the first step of each new rate, in order; ``()`` for a constant rate.
+      boundaries: the first step of each new rate; ``()`` for a constant rate.
       factor: what the rate is multiplied by.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, section 4.2 (a tenth of the
@@ -35,7 +35,7 @@ def step_decay(learning_rate: Any, boundaries: Sequence[int], factor: float) -> 
     # Powers of the exact factor, rounded once.
     rates = [rate * factor**count for count in range(len(boundaries) + 1)]
     parts = [optax.constant_schedule(each) for each in rates]
-    return optax.join_schedules(parts, list(boundaries))
+    return optax.join_schedules(parts, sorted(boundaries))
 
 
 def halving(learning_rate: Any, num_steps: int, *, halvings: int = 10) -> optax.Schedule:

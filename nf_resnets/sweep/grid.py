@@ -25,8 +25,8 @@ from nf_resnets.sweep.settings import (
 )
 from nf_resnets.training.run import Plan
 
-UNREAD = ("alpha", "dropout", "base_model")
-"""Settings that some schemes do not read."""
+UNREAD = ("alpha", "dropout", "base_model", "drops", "drop_factor")
+"""Settings that some schemes or schedules do not read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,28 +106,33 @@ def make_sweep(
     settings = points(others, {**base, **first})
     plans = [task.plan(each) for each in settings]
     for name in UNREAD:
-        refuse_without_effect(name, axes.get(name, (base.get(name),)), settings)
+        one = (base.get(name, getattr(RunSettings, name)),)
+        refuse_without_effect(name, axes.get(name, one), settings)
     refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), settings)
     return Sweep(axes, base, tuple(plans), task)
 
 
 def refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[RunSettings]) -> None:
-    """Refuses a setting that no scheme of the grid reads: its values would all be one run."""
+    """Refuses a setting that no run of the grid reads: its values would all be one run."""
+    by = "schedule" if name in ("drops", "drop_factor") else "scheme"
 
-    def reads(scheme: schemes.Scheme) -> bool:
+    def reads(point: RunSettings) -> bool:
+        if by == "schedule":
+            return point.schedule == "step"
+        scheme = schemes.get(point.scheme)
         if name == "base_model":
             return scheme.parametrization != STANDARD
         has = scheme.scalars if name == "scalar_factor" else getattr(scheme.anatomy, name)
         return bool(has)
 
-    given = [value for value in values if value is not None]
-    if given and not any(reads(schemes.get(point.scheme)) for point in points):
+    given = [value for value in values if value != getattr(RunSettings, name)]
+    if given and not any(map(reads, points)):
         what = {
             "scalar_factor": "leaves that learn slowly", "base_model": "rates that follow a size"
         }.get(name, name)  # fmt: skip
         raise ValueError(
-            f"{name}={value_text(name, given[0])} found, but scheme={points[0].scheme!r} has no "
-            f"{what}, nor has another scheme of the grid; expected none."
+            f"{name}={value_text(name, given[0])} found, but {by}={getattr(points[0], by)!r} has "
+            f"no {what}, nor has another {by} of the grid; expected none."
         )
 
 

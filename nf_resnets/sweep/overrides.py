@@ -15,6 +15,10 @@ from nf_resnets import data, models, schemes, training
 BUILT = ("model", "scheme", "stem_channels", "base_model", "dropout", "remat", "dtype")
 """The settings of which a network is made; a network that is given has none of them."""
 
+RULE = ("peak_lr", "schedule", "drops", "drop_factor", "warmup_epochs", "momentum", "nesterov",
+        "weight_decay", "scalar_factor")  # fmt: skip
+"""The settings of which an optimizer is made; a transformation that is given reads none of them."""
+
 Optimizer = Any
 """An optax transformation, or ``optimizer(settings)`` that gives one. ``settings`` are those of the
 run, and ``settings["learning_rate"]`` is the schedule of its rate, a function of the step."""
@@ -96,6 +100,12 @@ def overrides_of(
         elif kind.inputs != "images":
             raise ValueError(f"network is a {names['model']}; expected a network for images.")
     if optimizer is not None:
+        for each in () if callable(optimizer) else RULE:
+            if each in settings:
+                raise ValueError(
+                    f"{each}={settings[each]!r} found with a transformation as optimizer=, which "
+                    "does not read it; expected optimizer(settings) or none of it."
+                )
         names["optimizer"] = name or "given"
     return Overrides(network, optimizer=optimizer, names=names, **others)
 

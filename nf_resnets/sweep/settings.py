@@ -241,8 +241,8 @@ def parse(axes: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     power from the one to the other, ``0:4`` is 0, 1, 2, 3, 4.
 
     Raises:
-      ValueError: if an axis is there twice, a setting is unknown, or a value is not one for it; the
-        sentence names the field and the value.
+      ValueError: if an axis is there twice or a range is empty, a setting is unknown, or a value
+        is not one for it; the sentence names the field and the value.
 
     Example:
       >>> parse(["peak_lr=2^-2:2^0", "seed=0:1", "scheme=fixup,skipinit"])
@@ -254,7 +254,10 @@ def parse(axes: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         name = name.strip().replace("-", "_")
         if name in axis_values:
             raise ValueError(f"the axis {name} is there twice; expected all its values in one.")
-        values = (value for piece in text.split(",") for value in _values(name, piece.strip()))
+        pieces = [list(_values(name, piece.strip())) for piece in text.split(",")]
+        if not all(pieces):
+            raise ValueError(f"{shown(axis)} has a range without values; expected one that rises.")
+        values = itertools.chain(*pieces)
         axis_values[name] = tuple(dict.fromkeys(typed(name, value) for value in values))
     return axis_values
 

@@ -49,7 +49,7 @@ def test_step_decay_at_every_step_of_the_published_runs():
 
 
 def test_step_decay_by_powers_of_two_is_exact_and_the_boundary_has_the_new_rate():
-    schedule = step_decay(0.75, boundaries=(3, 3, 8), factor=0.5)
+    schedule = step_decay(0.75, boundaries=(8, 3, 3), factor=0.5)
     found = path(schedule, range(10))
     np.testing.assert_array_equal(found, np.float32([0.75] * 3 + [0.1875] * 5 + [0.09375] * 2))
     assert path(step_decay(0.3, (), 0.1), [0, 10**6]).tolist() == [np.float32(0.3)] * 2

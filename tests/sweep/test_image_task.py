@@ -96,6 +96,7 @@ def test_a_gradient_is_clipped_and_the_limit_is_data():
         ({"dataset": "digit"}, "digits"),
         ({"alpha": 0.5}, "alpha=0.5 found, but scheme='fixup' has no alpha, nor has another"),
         ({"dropout": 0.1}, "dropout=0.1 found, but scheme='fixup' has no dropout"),
+        ({"drops": "0.3"}, "drops=0.3 found, but schedule='halving' has no drops, nor has another"),
         ({"padding": 8}, "padding=8 found; expected less than the 8 pixels of an image's side"),
         ({"cutout": 8}, "cutout=8 found; expected less than the 8 pixels of an image's side"),
     ],

@@ -97,6 +97,7 @@ def test_axes_are_read_as_they_are_written():
         ("peak_lr=2^-9999", "peak_lr='2^-9999' found; expected a finite number."),
         ("peak_lr=0.1:0.5", "peak_lr='0.1:0.5' found; expected a range of powers of one base"),
         ("batch_size=2.5", "batch_size=2.5 found; expected a whole number."),
+        ("seed=0:4,9:5", "'seed=0:4,9:5' has a range without values; expected one that rises."),
         ("seed=0:99999999", "seed='0:99999999' found; expected a range"),
         ("flip=1", "flip='1' found; expected true or false."),
     ],

@@ -75,6 +75,13 @@ def test_any_network_is_trained_with_any_optimizer():
         network.save("nowhere")
 
 
+def test_a_setting_that_a_given_transformation_does_not_read_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="momentum=0.5 found with a transformation as optimizer="):
+        nf_resnets.fit("digits", optimizer=optax.sgd(0.1), momentum=0.5)
+    with pytest.raises(ValueError, match="peak_lr=.* found with a transformation as optimizer="):
+        sweep.run({"peak_lr": [0.1, 0.2]}, tmp_path, optimizer=optax.sgd(0.1))
+
+
 def test_files_and_pixels_have_the_same_classes(home):
     file = home / "digits.safetensors"
     files = sorted((home / "digits").glob("*.png"))
