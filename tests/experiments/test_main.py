@@ -27,6 +27,7 @@ POINT = {"model": "wrn-10-1", "stem_channels": 4, "steps": 4}
         ({"scale": "huge"}, "--scale huge found; expected one of smoke, demo, laptop"),
         ({"grid": ("model=wrn-11-1",)}, "depth=11 found; a WRN-n-k has n = 6N + 4 layers"),
         ({"grid": ("scheme=fixupp",)}, "did you mean 'fixup'?"),
+        ({"grid": ("seed=0", "seed=1")}, "--grid has seed twice; expected all its values in one."),
         ({"grid": ("schema=fixup",)}, "--grid schema=fixup found; expected NAME=VALUES"),
         ({"grid": ("seed=-1",)}, "seed=-1 found; expected a number of at least 0"),
         ({"grid": ("steps=-3",)}, "steps=-3 found; expected a number of at least 0"),
