@@ -3,13 +3,12 @@
 import ast
 import importlib
 import importlib.util
+import pkgutil
 import re
 import shlex
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("sphinx", reason="sphinx is not installed: make docs installs it")
 
 from docs.machinery import pages, results, scheme_pages
 from nf_resnets import schemes
@@ -125,6 +124,13 @@ def test_a_name_that_is_not_there_is_found():
     assert missing_names(code) == ["nf_resnets.nothing", "init.fix_up"]
 
 
+def test_the_reference_names_what_is_there():
+    names = re.findall(r"^   (nf_resnets\.\S+)$", (DOCS / "reference.rst").read_text(), re.M)
+    assert names
+    for name in names:
+        pkgutil.resolve_name(name)
+
+
 @pytest.mark.parametrize("path", WRITTEN, ids=IDS)
 def test_commands_name_what_is_there(path):
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
@@ -154,6 +160,7 @@ def test_links_lead_to_pages(path):
 
 
 def test_formulas_become_mathml_and_faults_are_told():
+    pytest.importorskip("docutils", reason="docutils is not installed: make docs installs it")
     from docs.machinery.mathml import mathml
 
     for path in WRITTEN:
