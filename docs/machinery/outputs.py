@@ -101,6 +101,8 @@ def empty_folder() -> Iterator[Path]:
 
 def main(names: list[str]) -> None:
     named = [path for path in _written() if path.stem in names]
+    if missing := {*names} - {path.stem for path in named}:
+        raise SystemExit(f"pages {', '.join(sorted(missing))} found; expected names such as sweep.")
     for path in named if names else executed_pages():
         text, start = path.read_text(), time.process_time()
         with empty_folder() as folder:
