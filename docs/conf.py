@@ -5,10 +5,8 @@ It runs no code of a page: what code prints and measures is kept with the page, 
 
 from __future__ import annotations
 
-import importlib
 import os
 import pydoc
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "docs.machinery.mathml",
 ]
 templates_path = ["_templates"]
@@ -92,29 +89,11 @@ def setup(app: Any) -> None:
     pages.write_all()
     app.connect("autodoc-skip-member", _skip)
     app.connect("missing-reference", _by_another_place)
-    app.connect("viewcode-follow-imported", _source_of)
-    app.connect("html-page-context", _without_links_back)
 
 
 def _skip(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
     # A NamedTuple's fields stand in its docstring; what Python says of them is their number.
     return True if type(value).__name__ == "_tuplegetter" else None
-
-
-def _source_of(app: Any, module: str, name: str) -> str | None:
-    # Inherited members have their source in other libraries, which is not ours to show.
-    value = importlib.import_module(module)
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    origin = str(getattr(value, "__module__", ""))
-    return None if origin.startswith("nf_resnets") else module
-
-
-def _without_links_back(app: Any, page: str, template: str, context: Any, tree: Any) -> None:
-    # Sphinx takes all names of a file to be documented in one place.
-    if page.startswith("_modules/"):
-        back = r'<a class="viewcode-back"[^>]*>.*?</a>'
-        context["body"] = re.sub(back, "", context["body"], flags=re.S)
 
 
 def _by_another_place(app: Any, env: Any, node: Any, child: Any) -> Any:

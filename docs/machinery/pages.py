@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from docs.machinery import scheme_pages
-from docs.machinery.results import ROOT, Result, Table, committed, markdown_table
+from docs.machinery.results import ROOT, Result, committed
 from nf_resnets import schemes
 from nf_resnets.trained.torch_layouts import LAYOUTS
 
@@ -53,8 +53,7 @@ def results_page(results: tuple[Result, ...]) -> str:
     for result in results:
         parts += [f"(results-{result.name})=", f"## {result.name}", f"{result.title}"]
         parts.append(f"```sh\n{result.command}\n```")
-        for table in result.tables:
-            parts.append(_scrolling(table))
+        parts += [f"```text\n{result.table}```"] * bool(result.table)
         if result.tried:
             parts.append(_code_spans(result.tried))
         parts.append(" · ".join(_sources(result)))
@@ -81,7 +80,7 @@ def _thumbnail(result: Result, figure: Path) -> str:
     first = figure == result.figures[0]
     name = "" if figure.stem == "figure" else f", {figure.stem}"
     mark = f"(gallery-{result.name})=\n\n" if first else ""
-    table = f" ({{ref}}`table <results-{result.name}>`)" if result.tables else ""
+    table = f" ({{ref}}`table <results-{result.name}>`)" if result.table else ""
     return (
         f"{mark}```{{figure}} {path}\n:alt: {_plain(result.title)} ({figure.stem})\n"
         f":class: picture\n\n{{download}}`{result.scale}{name} <{path}>`{table}\n```"
@@ -111,10 +110,6 @@ def notebook_page(path: Path) -> str:
     notebook["cells"][1] = links
     notebook["metadata"]["language_info"]["pygments_lexer"] = "ipython3"
     return json.dumps(notebook)
-
-
-def _scrolling(table: Table) -> str:
-    return f":::{{container}} scrolls\n{markdown_table(table)}\n:::"
 
 
 def _sources(result: Result) -> list[str]:

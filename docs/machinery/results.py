@@ -52,21 +52,6 @@ OPTIONS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
-    """A table of text, taken apart.
-
-    Attributes:
-      header: the names of the columns; empty where the table has none.
-      rows: its cells.
-      notes: lines below the rows that are no rows.
-    """
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
 class Result:
     """A folder of committed results.
 
@@ -101,10 +86,10 @@ class Result:
         return tuple(sorted(self.folder.glob("*.svg")))
 
     @property
-    def tables(self) -> tuple[Table, ...]:
-        """What ``table.txt`` holds; nothing where there is none."""
+    def table(self) -> str:
+        """What the command printed; nothing where there is none."""
         path = self.folder / "table.txt"
-        return parse_tables(path.read_text()) if path.exists() else ()
+        return path.read_text() if path.exists() else ""
 
 
 def read_committed(path: Path) -> str:
@@ -154,57 +139,14 @@ def committed(root: Path = ROOT) -> tuple[Result, ...]:
     return tuple(found)
 
 
-def parse_tables(text: str) -> tuple[Table, ...]:
-    r"""Takes apart what ``experiments.table.text_table`` lays out.
-
-    Columns are two spaces apart or more, tables an empty line. The first line is the header if it
-    is about as wide as the others; its first cell may be empty.
-
-    Example:
-      >>> parse_tables("scheme    10   34\nFixup   95.0  8.0\n")[0].header
-      ('scheme', '10', '34')
-    """
-    found = []
-    for block in re.split(r"\n\s*\n", text.strip("\n")):
-        lines = [re.split(r" {2,}", line.strip()) for line in block.splitlines()]
-        width = max(map(len, lines))
-        rows = [tuple(cells) for cells in lines if len(cells) == width]
-        notes = tuple("  ".join(cells) for cells in lines[1:] if len(cells) < width)
-        if len(lines[0]) == width - 1:
-            header: tuple[str, ...] = ("", *lines[0])
-        elif not re.search(r"\d", rows[0][-1]) or all(
-            re.fullmatch(r"[\d,.\-]+", cell) for cell in rows[0][1:]
-        ):
-            header, rows = rows[0], rows[1:]
-        else:
-            header = ()
-        found.append(Table(header, tuple(rows), notes))
-    return tuple(found)
-
-
-def lines_of(results: tuple[Result, ...], titles: tuple[str, ...]) -> list[tuple[Result, Table]]:
-    """The parts of all tables whose rows are called by one of some titles."""
-    found = []
-    for result in results:
-        for table in result.tables:
-            rows = tuple(row for row in table.rows if row[0] in titles)
-            if rows and table.header:
-                found.append((result, dataclasses.replace(table, rows=rows, notes=())))
-    return found
-
-
-def markdown_table(table: Table) -> str:
-    """A table in Markdown, its numbers to the right."""
-    width = max(len(row) for row in (table.header, *table.rows))
-    header = table.header or ("",) * width
-    marks = [":--"] + ["--:"] * (width - 1)
-    lines = [header, tuple(marks), *table.rows]
-    text = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
-    return "\n\n".join([text, *(_cell(note) for note in table.notes)])
-
-
-def _cell(text: str) -> str:
-    return re.sub(r"([|*_`$\\<>\[\]])", r"\\\1", text)
+def lines_of(result: Result, titles: tuple[str, ...]) -> str:
+    """The lines of a result's tables that are called by one of some titles, below their headers."""
+    parts = []
+    for table in result.table.split("\n\n"):
+        header, *lines = table.splitlines() or [""]
+        rows = [line for line in lines if line.split("  ")[0] in titles]
+        parts += ["\n".join([header, *rows])] if rows else []
+    return "\n\n".join(parts)
 
 
 def _result(folder: Path, root: Path) -> Result:
@@ -256,10 +198,7 @@ def _made(settings: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-__all__ = [
-    "ROOT", "Result", "Table", "committed", "lines_of", "markdown_table", "parse_tables",
-    "read_committed", "write_sums",
-]  # fmt: skip
+__all__ = ["ROOT", "Result", "committed", "lines_of", "read_committed", "write_sums"]
 
 if __name__ == "__main__":
     write_sums()

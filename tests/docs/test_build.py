@@ -98,13 +98,3 @@ def test_nothing_is_broken(built):
 def test_formulas_are_formulas(built):
     text = (built / "schemes/fixup.html").read_text()
     assert "<math" in text and "$" not in text[text.index("<h2>Equation") : text.index("<h2>Code")]
-
-
-@pytest.mark.slow
-def test_names_link_to_their_source_and_to_no_other_librarys(built):
-    assert (
-        "_modules/nf_resnets/init/fixup.html#fixup"
-        in (built / "generated/api/nf_resnets.init.fixup.html").read_text()
-    )
-    sources = built / "_modules"
-    assert {path.stem for path in sources.iterdir()} == {"index", "nf_resnets"}
