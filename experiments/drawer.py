@@ -6,52 +6,26 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 
 class Drawer:
-    """A callback and a context manager that draws in a thread of its own.
+    """A callback that calls ``draw`` as runs end, in at most a twentieth of the time.
 
-    Args:
-      draw: draws; what it raises is left to the last drawing, since some rows are missing here.
-      tell: gets one sentence when there is a first picture.
-      path: of the picture.
+    What ``draw`` raises is left to the last drawing, since some rows are missing here.
     """
 
-    def __init__(self, draw: Callable[[], None], tell: Callable[[str], None], path: Path) -> None:
-        self._draw, self._tell, self._path = draw, tell, path
-        self._ended, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._work, name="drawer", daemon=True)
-
-    def __getattr__(self, event: str) -> Callable[..., None]:
-        return lambda *_: None
+    def __init__(self, draw: Callable[[], Any]) -> None:
+        self._draw, self._lock, self._next = draw, threading.Lock(), 0.0
 
     def on_run_end(self, *_: Any) -> None:
         """A run has ended."""
-        self._ended.set()
-
-    def __enter__(self) -> Drawer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._ended.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        is_first = True
-        while self._ended.wait() and not self._over.is_set():
-            self._ended.clear()
-            begun = time.monotonic()
+        begun = time.monotonic()
+        if begun >= self._next and self._lock.acquire(blocking=False):
             with contextlib.suppress(Exception):
                 self._draw()
-                if is_first:
-                    self._tell(f"The figure so far, drawn again as runs end: {self._path}")
-                is_first = False
-            # At most a twentieth of the time goes there.
-            self._over.wait(19 * (time.monotonic() - begun))
+            self._next = time.monotonic() + 19 * (time.monotonic() - begun)
+            self._lock.release()
 
 
 __all__ = ["Drawer"]

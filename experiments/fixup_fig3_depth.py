@@ -11,24 +11,21 @@ where the default of Wide ResNets is Nesterov's. Expected (read off the figure):
 near 50% at every depth (a user found about 40% for Fixup with a ResNet-32: issue 10 of
 hongyi-zhang/Fixup); LSUV and sqrt(1/2) near chance past 100 layers. `--scale cifar` is the same to
 304 layers, with three seeds at 10 and 34, and to 1,000 for Fixup and SkipInit: about 15 hours on
-two idle cores, which may be interrupted. In both, SkipInit's alpha trains at the full rate, as in
-its paper, and at a tenth, as Fixup's scalars do. BatchNorm is tested with its running statistics,
-and with those of eight training batches at the final weights.
+two cores. In both, SkipInit's alpha trains at the full rate, as in its paper, and at a tenth.
+BatchNorm is tested with its running statistics, and with those of eight training batches.
 
 `--scale laptop` trains the same networks on the 8x8 digits inside scikit-learn: 44 steps (two
 epochs), two to six minutes on two cores. Expected at 1,000 layers: Fixup and SkipInit above 70%,
-BatchNorm above 50%; `alpha = 1`, LSUV and sqrt(1/2) diverged or at chance, 10%, as from 34 layers
-on here. `--scale demo` leaves out the runs of 34 layers, of LSUV, and of sqrt(1/2) at 1,000.
-`--scale smoke` takes seconds a run and shows nothing.
+BatchNorm above 50%; the others diverged or at chance, 10%, as from 34 layers on here. `--scale
+demo` leaves out the runs of 34 layers, of LSUV, and of sqrt(1/2) at 1,000.
 
 Not as published: SkipInit and `alpha = 1` are added. All schemes but LSUV start from one draw, He
 (fan_in); with one grey input channel fan_in keeps the stem's signal four times as large as fan_out
-would. Crop and flip are the usual ones. No bias stands before the convolution of a block's
-shortcut, where rule 3 asks for one. In `laptop` and `smoke` SkipInit's alpha trains at a tenth of
-the rate, as Fixup's scalars do. Its paper uses the full rate, and the best one for each depth; here
-all schemes share one. That was chosen after runs, not kept, in which some seeds with 150 branches
-or more diverged at the full 0.1. `laptop` tests BatchNorm with the statistics of four training
-batches at the final weights, since the running averages are out of date after 44 steps.
+would. No bias stands before the convolution of a block's shortcut, where rule 3 asks for one. In
+`laptop` and `smoke` SkipInit's alpha trains at a tenth of the rate; its paper uses the full rate,
+and the best one for each depth. That was chosen after runs, not kept, in which some seeds with 150
+branches or more diverged at the full 0.1. `laptop` tests BatchNorm with the statistics of four
+training batches at the final weights, since the running averages are out of date after 44 steps.
 """
 
 from __future__ import annotations

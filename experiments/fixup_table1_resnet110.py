@@ -5,30 +5,18 @@ initialization", "is trained with the same learning rate and converge[s] as fast
 batch normalization", while "we fail to train a Xavier initialized ResNet-110 with 0.1x maximal
 learning rate". The gap to BatchNorm "is likely due to the regularization effect of BatchNorm".
 
-Published, test error in percent, mean or median of five runs:
-
-    ResNet-110             normalised   large rate   test error
-    BatchNorm              yes          yes          6.61 (He et al. 2016)
-    Xavier                 no           no           7.78 (Shang et al. 2017)
-    Fixup                  no           yes          7.24
+Published test errors, mean or median of five runs, are `PUBLISHED`: BatchNorm's are of He et al.
+(2016), Xavier's of Shang et al. (2017).
 
 Setting, `--scale paper`: batch 128, 200 epochs, learning rate 0.1, a tenth of it from epoch 100 and
 a hundredth from 150, momentum 0.9, weight decay 1e-4, crop and flip, Fixup's scalars at a tenth of
 the rate (the authors' code always, the paper only with mixup). Xavier is trained at a tenth of the
-rate, where it failed, and at a hundredth. It needs a GPU, and has not been run here.
-
-`--scale cifar` is a ResNet-20 on CIFAR-10 for 20 epochs, a tenth of the published 200. The rate
-falls after the same parts of the run, 10 and 15 epochs; all else is as published. SkipInit,
-RescaleNet and Fixup with mixup (alpha 1) train by the same recipe. He et al. publish 8.75% for
-BatchNorm after 64,000 steps, 8.2 times as many. Three seeds; a run takes 0.6 to 3.3 hours on one
-core. Of two seeds the test errors are 12.64% (BatchNorm), 13.00% (RescaleNet), 14.45% (Fixup),
-16.23% (Fixup with mixup) and 18.68% (SkipInit, which was tried at this one rate, its alpha at it,
-too).
-
-`--scale laptop` trains a ResNet-110 with half the channels on the 8x8 digits inside scikit-learn:
-220 steps (ten epochs), three seeds, three minutes on two cores. It can show only which networks
-train, and at which rate (the third column of the table): errors on the digits say nothing about
-those on CIFAR-10. `--scale smoke` takes seconds a run and shows nothing.
+rate, where it failed, and at a hundredth. It needs a GPU, and has not been run here. `--scale
+cifar` is a ResNet-20 for 20 epochs, the rate falling after the same parts of the run, with
+SkipInit, RescaleNet and Fixup with mixup by the same recipe, three seeds; a run takes 0.6 to 3.3
+hours on one core. `--scale laptop` trains a ResNet-110 with half the channels on the 8x8 digits
+inside scikit-learn: 220 steps (ten epochs), three seeds, three minutes on two cores. It can show
+only which networks train, and at which rate.
 
 Tried besides, one seed: with fewer layers BatchNorm is ahead early. In a ResNet-20 it classifies
 96% of the training batches of steps 46 to 50, Fixup 39%; the test errors at the end are 0.83% and

@@ -265,8 +265,7 @@ class _Making:
                 callbacks.append(stack.enter_context(boards))
             if self.command.wandb:
                 callbacks.append(stack.enter_context(WandB(self.out)))
-            drawer = Drawer(draw, display.on_message, self.out / "figure.png")
-            yield Callbacks(*callbacks, stack.enter_context(drawer))
+            yield Callbacks(*callbacks, Drawer(draw))
 
     def write(self, points: Sequence[Point], trained: Sequence[Row]) -> str:
         """Writes table, figures and what they are made of; returns the table."""

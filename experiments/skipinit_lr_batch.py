@@ -8,30 +8,23 @@ and Fixup have as well.
 
 Protocol: learning rates are powers of two, with several seeds for each batch size. The best rate
 has the range of rates whose mean is within one standard deviation of the best, once by test
-accuracy and once by training loss. `eta` and `eta/B` are drawn against `B`, with the fit `min(slope
-B, largest)`, or a smooth one where that predicts better. Rates with more diverged seeds rank behind
-the others, and are marked if their mean over finished seeds is better. BatchNorm has its statistics
-over ghost batches of 64. The rate is constant for the first half of the run, then halved ten times.
-All batch sizes have the same number of epochs (`--budget epochs`) or of steps (`--budget steps`).
+accuracy and once by training loss. Rates with more diverged seeds rank behind the others. BatchNorm
+has its statistics over ghost batches of 64. The rate is constant for the first half of the run,
+then halved ten times. All batch sizes have the same number of epochs or, with `--grid steps=390`,
+of steps.
 
 `--scale paper`: WRN-16-4 on CIFAR-10, 200 epochs, momentum 0.9, weight decay 5e-4, crop and flip,
 dropout of 0.6 before the head for regularised SkipInit. The batch sizes and the rates are ours; the
 paper's lists are not at hand. `--scale reduced` is the same with 10 epochs, two seeds and four
-batch sizes. Both need a GPU or a TPU, and have not been run here.
+batch sizes. Both need a GPU or a TPU, and have not been run here. `--scale cifar` is for two cores:
+WRN-10-1 on CIFAR-10, one epoch, 216 runs, about four hours; BatchNorm is tested with the statistics
+of eight training batches. The largest batch has 24 steps.
 
-`--scale cifar` is for two cores: WRN-10-1 on CIFAR-10, one epoch, batch sizes 32 to 2,048 a factor
-of four apart, nine rates a factor of two apart, two seeds, BatchNorm, SkipInit and Fixup: 216 runs,
-about four hours. BatchNorm is tested with the statistics of eight training batches. The budget is a
-two-hundredth of the paper's, so that the largest batch has 24 steps. `--grid seed=0` makes half of
-the runs.
-
-`--scale laptop`: WRN-10-1 with 8 channels on the 8x8 digits inside scikit-learn, 10 epochs, batch
-sizes 8 to 512, 10 rates, two seeds, four schemes: 320 runs, about seven minutes on two cores.
-BatchNorm is tested with the statistics of four training batches at the tested weights, since its
-running averages are out of date; dropout is 0.1. Expected: the best rate grows with the batch and
+`--scale laptop`: WRN-10-1 with 8 channels on the 8x8 digits inside scikit-learn, 10 epochs, 320
+runs, about seven minutes on two cores. BatchNorm is tested with the statistics of four training
+batches at the tested weights; dropout is 0.1. Expected: the best rate grows with the batch and
 flattens at the largest batches, where larger rates diverge or fail without BatchNorm. With
-BatchNorm it grows further. BatchNorm is ahead at the largest batch, where ten epochs are 20 steps.
-`--scale smoke` takes seconds and shows nothing.
+BatchNorm it grows further, and is ahead at the largest batch, where ten epochs are 20 steps.
 
 Not as published: all schemes start from one draw, He (fan_in).
 """
@@ -49,16 +42,6 @@ from nf_resnets.sweep import command, settings
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.results import finish
 
-
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """The grid of a scale, the settings that all its runs share, and its budget in steps."""
-
-    axes: dict[str, tuple[Any, ...]]
-    base: dict[str, Any]
-    num_steps: int
-
-
 SCHEMES = ("batchnorm", "skipinit", "regularized_skipinit", "fixup")
 
 
@@ -73,35 +56,31 @@ def axes(schemes: tuple[str, ...], sizes: tuple[int, ...], low: int, high: int, 
 TITLE = "The optimal learning rate against the batch size"
 CIFAR10 = {"dataset": "cifar10", "model": "wrn-16-4", "padding": 4, "flip": True}
 SCALES = {
-    "smoke": Scale(
+    "smoke": (
         axes(("skipinit",), (64, 256), -4, -3, seeds=1),
         {"dataset": "digits", "model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0},
-        num_steps=8,
     ),
-    "laptop": Scale(
+    "laptop": (
         axes(SCHEMES, (8, 32, 128, 512), -8, 1, seeds=2),
         {
             "dataset": "digits", "model": "wrn-10-1", "stem_channels": 8, "epochs": 10.0,
             "bn_estimate_batches": 4, "dropout": 0.1,
         },
-        num_steps=110,
     ),
-    "cifar": Scale(
+    "cifar": (
         axes(("batchnorm", "skipinit", "fixup"), (32, 128, 512, 2048), -7, 1, seeds=2),
         {**CIFAR10, "model": "wrn-10-1", "epochs": 1.0, "bn_estimate_batches": 8},
-        num_steps=390,
     ),
-    "reduced": Scale(
+    "reduced": (
         axes(SCHEMES, (64, 256, 1024, 4096), -7, 2, seeds=2),
         {**CIFAR10, "epochs": 10.0, "bn_estimate_batches": 8},
-        num_steps=1_950,
     ),
-    "paper": Scale(
+    "paper": (
         axes(SCHEMES, tuple(2**exponent for exponent in range(4, 13)), -9, 3, seeds=5),
         {**CIFAR10, "epochs": 200.0},
-        num_steps=200 * 390,
     ),
 }  # fmt: skip
+"""The grid of a scale, and the settings that all its runs share."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +90,6 @@ class Command:
     scale: Literal["smoke", "laptop", "cifar", "reduced", "paper"] = "laptop"
     """smoke: seconds; laptop: digits, minutes on two cores; cifar: CIFAR-10, one epoch, hours on
     two cores; reduced: CIFAR-10, 10 epochs; paper: CIFAR-10, 200 epochs."""
-    budget: Literal["epochs", "steps"] = "epochs"
-    """Whether all batch sizes have as many epochs or as many steps."""
     grid: tuple[str, ...] = ()
     """Axes instead of the scale's, such as scheme=fixup,batchnorm peak_lr=2^-8:2^2 seed=0:4
     batch_size=8,32 optimizer=lion."""
@@ -127,19 +104,13 @@ def resolve(wanted: Command) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]
     Raises:
       SystemExit: if an axis is not in order, with one sentence that says which.
     """
-    scale = SCALES[wanted.scale]
+    axes, base = SCALES[wanted.scale]
     try:
-        axes = {**scale.axes, **settings.parse(wanted.grid)}
+        axes = {**axes, **settings.parse(wanted.grid)}
     except ValueError as error:
         raise SystemExit(f"--grid: {error}") from None
-    base = {name: value for name, value in scale.base.items() if name not in axes}
-    if wanted.budget == "steps":
-        base.pop("epochs", None)
-        base["steps"] = scale.num_steps
-    if {"steps", "epochs"} & set(axes):
-        base.pop("epochs", None)
-        base.pop("steps", None)
-    return axes, base
+    budget = {"steps", "epochs"} if {"steps", "epochs"} & set(axes) else set()
+    return axes, {name: base[name] for name in base if name not in {*axes, *budget}}
 
 
 def main(wanted: Command) -> int:
@@ -147,9 +118,7 @@ def main(wanted: Command) -> int:
     axes, base = resolve(wanted)
     options = wanted.options
     if options.out == Path():
-        name = f"skipinit_lr_batch-{wanted.scale}"
-        name += "-steps" if wanted.budget == "steps" else ""
-        options = dataclasses.replace(options, out=Path("runs") / name)
+        options = dataclasses.replace(options, out=Path(f"runs/skipinit_lr_batch-{wanted.scale}"))
     result = command.run(options, axes, base, "SkipInit, rate and batch size")
     if result is None:
         return 0

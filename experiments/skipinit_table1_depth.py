@@ -19,17 +19,11 @@ Expected, CIFAR-10 test accuracy in percent of WRN-n-2 at the best rate (arXiv:2
 Setting, `--scale paper`: batch 128, 200 epochs, momentum 0.9, weight decay 5e-4, crop and flip;
 the rate constant for the first half, then halved every 10 epochs, and swept over powers of two;
 BatchNorm with ghost batches of 64. Alpha trains at the full rate. It needs a GPU, and has not been
-run here.
-
-`--scale laptop` trains narrow networks of 16, 100 and 304 layers on the 8x8 digits inside
+run here. `--scale laptop` trains narrow networks of 16, 100 and 304 layers on the 8x8 digits inside
 scikit-learn: batch 64, 88 steps (four epochs), which are too few for weight decay to matter, rates
 2^-3 to 2^-5 and, where the best is at an edge of them, up to two octaves beyond; half an hour or
-less on two cores. Of the 19 cells with a finished run 15 have the best of the first three rates at
-an edge. With the rates beyond, all but one, of a network at chance, have it inside. `(x +
-F)/sqrt(2)` is at chance from 100 layers on. The feedback to reviewer 2 says that biases "ensure the
-expressivity of the model does not fall when BN is removed". Without them (ReZero's blocks) `alpha =
-0` is behind at 16 layers and ahead at 100 and 304: 95.0, 95.0 and 94.2% against 96.4, 93.6 and
-91.1%, one seed. `--scale smoke` takes seconds a run and shows nothing.
+less on two cores. It also has `alpha = 0` without biases (ReZero's blocks), since the feedback to
+reviewer 2 says that these "ensure the expressivity of the model does not fall when BN is removed".
 
 Not as published: all schemes start from one draw, He (fan_in), and `laptop` tests BatchNorm with
 the statistics of four training batches at the final weights, since its running averages are out of

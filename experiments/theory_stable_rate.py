@@ -5,31 +5,23 @@ by a smoother loss). SkipInit's authors agree, and add (feedback to reviewer 2) 
 batches the best rate lies far below the largest stable one, so that this is not the main benefit.
 
 Expected: with BatchNorm rates up to about 3 train at any depth; without it the largest is lower by
-more than a factor of 5. In plain residual networks it falls with the depth, until hardly any rate
-trains. SkipInit's (0.25) and Fixup's (0.15 to 0.2) stay, and are about twice as high where the
-scalars learn at a tenth of the rate. BatchNorm's best rate is a factor of 20 or more below its
-largest, that of the others two octaves at most. So the feedback's remark holds here far more with
-BatchNorm than without.
+more than a factor of 5. In plain residual networks it falls with the depth; SkipInit's (0.25) and
+Fixup's (0.15 to 0.2) stay, and are about twice as high where the scalars learn at a tenth of it.
+BatchNorm's best rate is a factor of 20 or more below its largest, that of the others two octaves.
 
-Near a minimum, gradient descent with heavy-ball momentum `mu` is stable up to `2 (1 + mu) /
-lambda_max`. The figure has this bound with `lambda_max` of the first batch at initialisation. It
-does not predict the measured rate. If the branches or the head start from zero, the Hessian does
-not contain the layers behind them yet, and the bound is several times too high. If it starts large
-(plain), or if weights can grow without harm (BatchNorm), larger rates train, too.
+The figure also has the bound `2 (1 + mu) / lambda_max` of gradient descent near a minimum, with
+`lambda_max` of the first batch at initialisation. It does not predict the measured rate: where the
+branches or the head start from zero, the Hessian does not contain the layers behind them yet.
 
 Setting: WRN-n-1 on the 8x8 digits, SGD with momentum at a constant rate for two epochs, no warm-up,
 no L2. A rate trains if all losses are finite and the mean of their last quarter is below `ln 10`
 minus a margin. Rates are tried in octaves, then between the largest that trains and the next. All
 schemes start from one draw (He, fan_in). Scalars learn at the full rate, and at a tenth (as in
-Fixup's code, but not in SkipInit's paper); the curvature is then that along rescaled scalars, as a
-step with two rates sees it. "Best" is the octave of the lowest training loss.
+Fixup's code, but not in SkipInit's paper); the curvature is then that along rescaled scalars.
+"Best" is the octave of the lowest training loss. `--scale laptop` takes five minutes on two cores.
 
 Not as published: the network, the data and the length of training; the papers sweep whole
-trainings by test accuracy. Batches of 64 out of 1,437 images are not small, and two epochs favour
-large rates: in a long training the best rate may lie further below the largest.
-
-`--scale laptop` takes about five minutes on two cores, most of it to compile the Hessians, `--scale
-smoke` half a minute; `--scale paper` has 16 channels, up to 100 layers and five seeds.
+trainings by test accuracy. Two epochs favour large rates.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ OPTIONS = {
     "rescale_variance-laptop": " --grid dataset=cifar10",
     "skipinit_imagenet-laptop-variants-fixup-skipinit": " --grid scheme=fixup,skipinit",
     "skipinit_lr_batch-cifar-budget-steps-grid-batch_size=32,128,512-seed=0":
-        " --budget steps --grid batch_size=32,128,512 seed=0",
+        " --grid steps=390 batch_size=32,128,512 seed=0",
 }  # fmt: skip
 """What a folder's command has besides the scale."""
 

@@ -1,8 +1,6 @@
-"""What the papers say of each experiment's recipe, typed from them, and what they leave open.
+"""What the papers say of each experiment's recipe, typed from them.
 
-Each entry is ``name: (value, where it is published)``. Where nothing is published, the place begins
-with ``ours``, and the experiment's docstring says so; the number stands here so that it does not
-change unnoticed. Epochs and rates are in the papers' units.
+Each entry is ``name: (value, where it is published)``. Epochs and rates are in the papers' units.
 
 Sources. *Fixup*: Zhang, Dauphin, Ma, ICLR 2019, by section, table, figure or appendix. *code*: its
 authors' published code. *WRN*: Zagoruyko, Komodakis, BMVC 2016. *Mixup*: Zhang et al., ICLR 2018.
@@ -31,10 +29,7 @@ _IMAGENET = {
     "most": ((0,), "all images"),
     "stem_channels": ((64,), "He et al., CVPR 2016, table 1"),
     "weight_decay": ((0.0001,), "Goyal et al., 2017; Fixup code; RescaleNet scripts"),
-    "optimizer": (("sgd",), "ours"),
-    "dtype": (("float32",), "ours"),
     "steps": ((0,), "the epochs"),
-    "evaluate_every": ((0,), "ours"),
 }
 
 RECIPES = {
@@ -44,12 +39,10 @@ RECIPES = {
         "batch_size": ((128, 64), "Fixup 4.1"),
         "stem_channels": ((16,), WRN),
         "peak_lr": ((0.1,), "Fixup 4.1"),
-        "schedule": (("constant",), "ours"),
         "weight_decay": ((0.0005,), "Fixup 4.1"),
         "scalar_factor": ((0.1,), "Fixup code; Fixup 4.2 only with mixup"),
         "ghost_batch": ((0,), "one batch"),
         **_CIFAR,
-        "evaluate_every": ((0,), "ours"),
         "model": (
             ("wrn-10-1", "wrn-34-1", "wrn-100-1", "wrn-304-1", "wrn-1000-1", "wrn-10000-1"),
             "Fixup figure 3: to 10,000; the others ours",
@@ -58,8 +51,6 @@ RECIPES = {
             ("fixup", "skipinit", "batchnorm", "sqrt_half", "lsuv", "alpha_one", "skipinit_slow"),
             "Fixup figure 3; skipinit and alpha_one ours",
         ),
-        "seed": ((0,), "ours"),
-        "remat": ((None, True), "ours"),
     },
     "fixup_fig4_ablation": {
         "dataset": (("cifar10",), "Fixup figure 4"),
@@ -67,19 +58,14 @@ RECIPES = {
         "steps": ((1170,), "Fixup figure 4: 3 epochs"),
         "batch_size": ((128,), "Fixup figure 4"),
         "peak_lr": ((0.1,), DEFAULTS),
-        "schedule": (("constant",), "ours"),
         "weight_decay": ((0.0001,), DEFAULTS),
         "scalar_factor": ((0.1,), "Fixup code; Fixup 4.2 only with mixup"),
-        "draw": (("fan_out",), "ours"),
-        "ghost_batch": ((0,), "ours"),
         **_CIFAR,
-        "evaluate_every": ((0,), "ours"),
         "stem_channels": ((16,), "He et al., CVPR 2016, section 4.2"),
         "scheme": (
             ("batchnorm", "fixup", "no_bias", "tenth", "tenfold", "no_branches"),
             "Fixup C.1",
         ),
-        "seed": ((0,), "ours"),
     },
     "fixup_table1_resnet110": {
         "dataset": (("cifar10",), "Fixup table 1"),
@@ -88,14 +74,10 @@ RECIPES = {
         "batch_size": ((128,), DEFAULTS),
         "stem_channels": ((16,), "He et al., CVPR 2016, section 4.2"),
         "peak_lr": ((0.1, 0.01, 0.001), "Fixup 4.2; 0.01 ours"),
-        "schedule": (("step",), "ours"),
         "drops": (("0.5 0.75",), "Fixup code: epochs 100 and 150"),
         "weight_decay": ((0.0001,), DEFAULTS),
         "scalar_factor": ((0.1,), "Fixup 4.2; code"),
-        "draw": (("fan_out",), "ours"),
-        "ghost_batch": ((0,), "ours"),
         **_CIFAR,
-        "evaluate_every": ((0,), "ours"),
         "scheme": (("batchnorm", "fixup", "xavier"), "Fixup table 1 and 4.2"),
         "seed": ((0, 1, 2, 3, 4), "Fixup table 1: mean/median of 5 runs"),
     },
@@ -109,20 +91,15 @@ RECIPES = {
         "batch_size": ((128,), WRN),
         "stem_channels": ((16,), WRN),
         "peak_lr": ((0.1, 0.01), WRN),
-        "schedule": (("step",), "ours"),
         "drops": (("0.3 0.6 0.8", "0.5 0.75"), WRN),
         "drop_factor": ((0.2, 0.1), WRN),
         "weight_decay": ((0.0005,), WRN),
         "scalar_factor": ((0.1,), "Fixup 4.2"),
-        "draw": (("fan_out",), "ours"),
-        "ghost_batch": ((0,), "ours"),
         "padding": ((4, 0), "WRN section 3: none on SVHN"),
         "flip": ((True, False), "WRN section 3: none on SVHN"),
-        "evaluate_every": ((0,), "ours"),
         "scheme": (("batchnorm", "fixup"), "Fixup table 4"),
         "mixup": ((1.0,), "Mixup section 3.2"),
         "cutout": ((16, 20), "Cutout section 4.3"),
-        "seed": ((0,), "ours"),
     },
     "skipinit_table1_depth": {
         "dataset": (("cifar10",), PROTOCOL),
@@ -131,17 +108,11 @@ RECIPES = {
         "stem_channels": ((16,), WRN),
         "weight_decay": ((0.0005, 0.0), "SkipInit v1, table 1: one line without L2"),
         **_CIFAR,
-        "evaluate_every": ((0,), "ours"),
         "model": (("wrn-16-2", "wrn-100-2", "wrn-1000-2"), "SkipInit v1, table 1"),
         "scheme": (
             ("batchnorm", "alpha_rsqrt_depth", "skipinit", "alpha_one", "sqrt_half", "rezero"),
             "SkipInit v1, table 1; skipinit_no_bias ours",
         ),
-        "peak_lr": (
-            (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625),
-            "ours: powers of two, the best from 2^-5 to 2^-1",
-        ),
-        "seed": ((0, 1, 2, 3, 4), "ours: 'several seeds'"),
     },
     "skipinit_table2_placement": {
         "dataset": (("cifar10",), PROTOCOL),
@@ -150,7 +121,6 @@ RECIPES = {
         "stem_channels": ((16,), WRN),
         "weight_decay": ((0.0005,), PROTOCOL),
         **_CIFAR,
-        "evaluate_every": ((0,), "ours"),
         "model": (("wrn-100-2", "wrn-1000-2"), "SkipInit feedback: 1000-2; v1: 100-2"),
         "scheme": (
             (
@@ -164,36 +134,20 @@ RECIPES = {
             ),
             "SkipInit feedback, 1 to 3; 'alpha <= sqrt(1/2)', of which a half and a quarter ours",
         ),
-        "peak_lr": (
-            (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625),
-            "ours: powers of two, the best from 2^-5 to 2^-1",
-        ),
-        "seed": ((0, 1, 2, 3, 4), "ours: 'several seeds'"),
     },
     "rescale_multipliers": {
-        "dataset": (("cifar10",), "ours: the feedback's network was trained on ImageNet"),
-        "model": (("cifar-resnet-110",), "ours"),
-        "steps": ((78000,), "ours: 200 epochs"),
-        "batch_size": ((128,), "ours"),
         "stem_channels": ((16,), "He et al., CVPR 2016, section 4.2"),
         "peak_lr": ((0.05,), "RescaleNet scripts: 0.1 B / 256"),
-        "schedule": (("constant",), "ours"),
-        "weight_decay": ((0.0005,), "ours: the scripts have 1e-4 on ImageNet"),
-        "draw": (("own",), "ours"),
         **_CIFAR,
-        "evaluate_every": ((0,), "ours"),
         "scheme": (
             ("rescalenet_with_multipliers", "rescalenet_without_multipliers"),
             "RescaleNet feedback",
         ),
-        "seed": ((0,), "ours"),
     },
     "fixup_table2_imagenet": {
         **_IMAGENET,
         "peak_lr": ((0.1,), "Fixup code"),
         "mixup": ((0.0, 0.2, 0.1, 0.7), "Fixup 4.2"),
-        "micro_batch": ((0,), "ours"),
-        "warmup_epochs": ((0.0,), "ours"),
         "scalar_factor": ((0.1,), "Fixup 4.2, with mixup; code"),
         "model": (("resnet-50", "resnet-101"), "Fixup table 2"),
         "epochs": ((100, 200), "Fixup 4.2"),
@@ -201,38 +155,25 @@ RECIPES = {
         "ghost_batch": ((32,), "Goyal et al., 2017, section 2.3: 32 images a GPU"),
         "drops": (("0.3 0.6 0.9",), "Fixup code: every 30 epochs"),
         "scheme": (("batchnorm", "groupnorm", "xavier", "fixup"), "Fixup table 2"),
-        "seed": ((0,), "ours"),
     },
     "skipinit_imagenet": {
         **_IMAGENET,
-        "peak_lr": (
-            (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2),
-            "ours: around Goyal et al.'s 0.1 at batch 256",
-        ),
-        "mixup": ((0.0,), "ours"),
-        "micro_batch": ((1024,), "ours: memory"),
         "warmup_epochs": ((5.0,), "Goyal et al., 2017, section 2.2"),
         "scalar_factor": ((0.1,), "Fixup code"),
         "model": (("resnet-50-v2",), "SkipInit v1, table 3: ResNet-50"),
-        "epochs": ((90,), "ours: not known"),
         "ghost_batch": ((64,), "SkipInit: ghost batches of 64"),
         "batch_size": ((256, 1024, 4096), "SkipInit v1, table 3"),
         "scheme": (
             ("batchnorm", "fixup", "skipinit", "regularized_skipinit"),
             "SkipInit v1, table 3",
         ),
-        "seed": ((0,), "ours"),
     },
     "rescale_imagenet": {
         **_IMAGENET,
         "peak_lr": ((0.4, 0.04), SCRIPTS),
-        "mixup": ((0.0,), "ours"),
-        "micro_batch": ((256,), "ours: memory"),
         "warmup_epochs": ((5.0,), SCRIPTS),
-        "scalar_factor": ((None,), "ours"),
         "epochs": ((105,), SCRIPTS),
         "batch_size": ((1024,), SCRIPTS),
-        "ghost_batch": ((32,), "ours: images a GPU"),
         "drops": (
             (
                 "0.3333333333333333 0.6190476190476191 0.9047619047619048",
@@ -264,44 +205,35 @@ RECIPES = {
         "dataset": (("iwslt14_translate/de-en",), "Fixup table 3: IWSLT DE-EN"),
         "source": (("",), "the first of de-en"),
         "vocabulary": ((10000,), "fairseq's preparation of IWSLT'14"),
-        "joint": ((True,), "ours: the authors' has two dictionaries"),
         "model": (("transformer-6",), "fairseq transformer_iwslt_de_en"),
         "d_model": ((512,), "fairseq transformer_iwslt_de_en"),
         "num_heads": ((4,), "fairseq transformer_iwslt_de_en"),
         "d_ff": ((1024,), "fairseq transformer_iwslt_de_en"),
         "dropout": ((0.5,), "Fixup 4.3: 0.5 on IWSLT"),
-        "max_length": ((256,), "ours"),
         "max_tokens": ((4000,), "Fixup code: --max-tokens 4000"),
         "steps": ((200000,), "Fixup 4.3: 200k updates; the code has --max-update 226000"),
         "peak_lr": ((0.0005,), "Fixup code: --lr 0.0005"),
         "warmup_steps": ((4000,), "Fixup code: --warmup-updates 4000"),
         "label_smoothing": ((0.1,), "Fixup code: --label-smoothing 0.1"),
-        "optimizer": (("adamw",), "ours"),
         "weight_decay": ((0.0001,), "Fixup code: --weight-decay 0.0001"),
         "scalar_factor": ((1.0,), "Fixup code for translation: one rate for all"),
         "beam": ((5,), "fairseq's recipe for IWSLT'14"),
         "alpha": ((1.0,), "fairseq's default"),
         "offset": ((0.0,), "fairseq's length penalty"),
-        "looks": ((10,), "ours"),
-        "look_pairs": ((200,), "ours"),
         "test_pairs": ((0,), "all"),
-        "dtype": (("float32",), "ours"),
         "scheme": (
             ("layernorm_post", "layernorm_pre", "fixup", "plain"),
             "Fixup table 3 and 4.3; layernorm_pre and plain ours",
         ),
-        "seed": ((0,), "ours"),
     },
     "rescale_variance": {
-        "dataset": (("cifar10",), "ours: the feedback has ImageNet"),
         "depth": ((101,), "RescaleNet feedback: Rescale101"),
         "stem_channels": ((64,), "He et al., CVPR 2016, table 1"),
         "image_size": ((224,), "the usual crop"),
         "batch_size": ((128,), "RescaleNet feedback: 'a batch size of 128'"),
-        "seed": ((0, 1, 2, 3, 4), "ours"),
     },
 }
-"""Of each experiment all settings of the points of ``--scale paper``, and their values in order."""
+"""Of each experiment the published settings of ``--scale paper``, and their values in order."""
 
 # Of a run the rate in each of the epochs named, counted from 0, and how many steps an epoch has.
 _STEP = {0: 0.1, 99: 0.1, 100: 0.01, 149: 0.01, 150: 0.001, 199: 0.001}
@@ -356,58 +288,25 @@ OF_USERS = {
         "branch_scale": (1.0, "the scheme's"),
         "peak_lr": (0.1, "Fixup 4.1"),
         "warmup_epochs": (0.0, PROTOCOL),
-        "padding": (0, "ours: for digits"),
-        "flip": (False, "ours: for digits"),
-        "dataset": ("digits", "ours"),
-        "model": ("wrn-16-1", "ours"),
-        "scheme": ("fixup", "ours"),
         "stem_channels": (0, "the network's"),
-        "batch_size": (64, "ours: for digits"),
-        "micro_batch": (0, "ours"),
-        "epochs": (0.0, "ours: 10"),
-        "steps": (0, "ours"),
         "bn_estimate_batches": (0, "the running statistics"),
-        "evaluate_every": (1, "ours"),
-        "remat": (False, "ours"),
-        "dtype": ("float32", "ours"),
         "optimizer": ("sgd", PROTOCOL),
-        "base_model": (None, "ours"),
-        "gradient_noise": (False, "ours"),
         "nesterov": (False, PROTOCOL),
-        "clip_norm": (0.0, "ours: none"),
-        "adaptive_clip": (0.0, "ours: none"),
-        "average": (0.0, "ours: none"),
-        "mixup": (0.0, "ours: none"),
-        "cutout": (0, "ours: none"),
-        "label_smoothing": (0.0, "ours: none"),
         "drops": ("0.5 0.75", DEFAULTS),
         "drop_factor": (0.1, DEFAULTS),
-        "draw": ("fan_in", "ours"),
         "calibration_examples": (128, "RescaleNet feedback: 'a batch size of 128'"),
-        "seed": (0, "ours"),
     },
     "nf_resnets.trained.fit_translation.TranslationRecipe": {
         "optimizer": ("adamw", "Vaswani 5.3: Adam"),
         "label_smoothing": (0.1, "Fixup code: --label-smoothing 0.1"),
-        "layers": (2, "ours: for a CPU"),
-        "channels": (64, "ours: for a CPU"),
-        "heads": (4, "ours: for a CPU"),
-        "vocabulary": (200, "ours: for a CPU"),
-        "max_length": (64, "ours: for a CPU"),
-        "steps": (600, "ours: for a CPU"),
-        "max_tokens": (1500, "ours: for a CPU"),
-        "learning_rate": (3e-3, "ours: for a CPU"),
-        "dropout": (0.0, "ours: for a CPU"),
-        "seed": (0, "ours"),
     },
 }
-"""Of the dataclasses that users fill in, all fields."""
+"""Of the dataclasses that users fill in."""
 
 OF_FUNCTIONS = {
     "nf_resnets.optim.sgd": {
         "momentum": (0.9, DEFAULTS),
         "nesterov": (False, "Fixup code"),
-        "weight_decay": (0.0, "ours: to be given"),
     },
     "nf_resnets.translation.adam": {
         "b2": (0.98, "Vaswani et al., 2017, section 5.3; Fixup code: --adam-betas '(0.9, 0.98)'"),
@@ -423,23 +322,19 @@ OF_FUNCTIONS = {
     "nf_resnets.models.WideResNet": {
         "dropout": (0.6, "SkipInit: 0.6 before the head on CIFAR"),
         "stem_channels": (16, WRN),
-        "conv_dropout": (0.0, "ours"),
     },
     "nf_resnets.models.CifarResNet": {
         "dropout": (0.6, "SkipInit: 0.6 before the head on CIFAR"),
         "stem_channels": (16, "He et al., CVPR 2016, section 4.2"),
-        "conv_dropout": (0.0, "ours"),
     },
     "nf_resnets.models.ResNet": {
         "dropout": (0.2, "SkipInit: 0.2 before the head on ImageNet"),
         "stem_channels": (64, "He et al., CVPR 2016, table 1"),
-        "conv_dropout": (0.0, "ours"),
     },
     "nf_resnets.models.VGG": {
         "classifier": ((4096, 4096), "Simonyan, Zisserman, ICLR 2015, table 1"),
         "pool_size": (7, "Simonyan, Zisserman, ICLR 2015, table 1"),
         "stem_channels": (64, "Simonyan, Zisserman, ICLR 2015, table 1"),
-        "dropout": (0.0, "ours: to be given"),
     },
 }
 """Defaults of arguments."""

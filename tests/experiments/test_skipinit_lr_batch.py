@@ -27,7 +27,7 @@ def test_smoke_makes_every_point_and_draws_it(tmp_path):
     with open(tmp_path / "out" / "rows.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
     found = {(r["scheme"], int(r["batch_size"]), float(r["peak_lr"])) for r in rows}
-    axes = experiment.SCALES["smoke"].axes
+    axes = experiment.SCALES["smoke"][0]
     assert found == {
         (scheme, size, rate)
         for scheme in axes["scheme"]
@@ -40,20 +40,20 @@ def test_smoke_makes_every_point_and_draws_it(tmp_path):
 
 
 @pytest.mark.parametrize("scale", experiment.SCALES)
-@pytest.mark.parametrize("budget", ["epochs", "steps"])
-def test_every_scale_is_a_grid_that_can_be_made(scale, budget):
-    command = experiment.Command(scale=scale, budget=budget)
+@pytest.mark.parametrize("grid", [(), ("steps=390",)])
+def test_every_scale_is_a_grid_that_can_be_made(scale, grid):
+    command = experiment.Command(scale=scale, grid=grid)
     axes, base = experiment.resolve(command)
     points = settings.points(axes, base)
     assert len(points) > 1
     for point in points:
-        assert bool(point.steps) == (budget == "steps")
+        assert bool(point.steps) == bool(grid)
         if point.scheme == "batchnorm":
             assert point.ghost_batch == 64
 
 
 def test_the_laptop_scale_has_the_paper_s_protocol():
-    axes = experiment.SCALES["laptop"].axes
+    axes = experiment.SCALES["laptop"][0]
     assert set(axes["scheme"]) == {"batchnorm", "skipinit", "regularized_skipinit", "fixup"}
     assert len(axes["seed"]) > 1
     ratios = {b / a for a, b in zip(axes["peak_lr"], axes["peak_lr"][1:], strict=False)}
