@@ -31,7 +31,6 @@ training batches at the final weights, since the running averages are out of dat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from nf_resnets.roles import Group, Role
 from nf_resnets.training import device_splits, image_test
 
 from .experiment import Experiment, Results, Row
-from .grid import Point, grid
+from .grid import grid
 from .main import run
 from .table import grouped, spread_cell, text_table
 
@@ -48,11 +47,9 @@ from .table import grouped, spread_cell, text_table
 def slow_alpha(name: str) -> schemes.Scheme:
     """A scheme whose alpha trains at a tenth of the rate, as Fixup's scalars do."""
     scheme = schemes.get(name)
+    scalars = scheme.scalars | Group((Role.ALPHA,))
     return dataclasses.replace(
-        scheme,
-        name=f"{name}_slow",
-        title=f"{scheme.title}, slow α",
-        scalars=scheme.scalars | Group((Role.ALPHA,)),
+        scheme, name=f"{name}_slow", title=f"{scheme.title}, slow α", scalars=scalars
     )
 
 
@@ -78,23 +75,21 @@ def wrn(*depths: int) -> list[str]:
     return [f"wrn-{depth}-1" for depth in depths]
 
 
-def scales() -> dict[str, Sequence[Point]]:
-    """The runs of each scale, shallow networks first."""
-    smoke = DIGITS | {"steps": 4, "stem_channels": 4, "bn_estimate_batches": 0}
-    deepest = CIFAR10 | {"batch_size": 64, "remat": True}
-    few = [name for name in ON_DIGITS if name != "lsuv"]
-    every = (*SCHEMES, "skipinit_slow")
-    return {
-        "smoke": grid(smoke, model=wrn(10, 16), scheme=ON_DIGITS, seed=[0]),
-        "demo": grid(DIGITS, model=wrn(10, 100), scheme=few, seed=[0])
-        + grid(DIGITS, model=wrn(1000), scheme=[n for n in few if n != "sqrt_half"], seed=[0]),
-        "laptop": grid(DIGITS, model=wrn(10, 34, 100, 1000), scheme=ON_DIGITS, seed=[0]),
-        "cifar": grid(CIFAR10, model=wrn(10, 34), scheme=every, seed=[0, 1, 2])
-        + grid(CIFAR10, model=wrn(100, 304), scheme=every, seed=[0])
-        + grid(CIFAR10, model=wrn(1000), scheme=["fixup", "skipinit"], seed=[0]),
-        "paper": grid(CIFAR10, model=wrn(10, 34, 100, 304, 1000), scheme=every, seed=[0])
-        + grid(deepest, model=wrn(10_000), scheme=every, seed=[0]),
-    }
+SMOKE = DIGITS | {"steps": 4, "stem_channels": 4, "bn_estimate_batches": 0}
+DEEPEST = CIFAR10 | {"batch_size": 64, "remat": True}
+DEMO = [name for name in ON_DIGITS if name != "lsuv"]
+EVERY = (*SCHEMES, "skipinit_slow")
+SCALES = {  # shallow networks first
+    "smoke": grid(SMOKE, model=wrn(10, 16), scheme=ON_DIGITS, seed=[0]),
+    "demo": grid(DIGITS, model=wrn(10, 100), scheme=DEMO, seed=[0])
+    + grid(DIGITS, model=wrn(1000), scheme=[n for n in DEMO if n != "sqrt_half"], seed=[0]),
+    "laptop": grid(DIGITS, model=wrn(10, 34, 100, 1000), scheme=ON_DIGITS, seed=[0]),
+    "cifar": grid(CIFAR10, model=wrn(10, 34), scheme=EVERY, seed=[0, 1, 2])
+    + grid(CIFAR10, model=wrn(100, 304), scheme=EVERY, seed=[0])
+    + grid(CIFAR10, model=wrn(1000), scheme=["fixup", "skipinit"], seed=[0]),
+    "paper": grid(CIFAR10, model=wrn(10, 34, 100, 304, 1000), scheme=EVERY, seed=[0])
+    + grid(DEEPEST, model=wrn(10_000), scheme=EVERY, seed=[0]),
+}
 
 
 def second_test(task: Any, program: Any, plan: Any, state: Any) -> dict[str, float]:
@@ -112,8 +107,7 @@ def second_test(task: Any, program: Any, plan: Any, state: Any) -> dict[str, flo
 def table(results: Results) -> str:
     """The mean test accuracies in percent, schemes down, depths across.
 
-    A mean is that of the finished runs, with their standard deviation; the others are counted
-    beside it. BatchNorm's second test is a line of its own.
+    BatchNorm's second test is a line of its own.
     """
     depths = sorted({int(row["depth"]) for row in results.rows})
     cells = [["scheme", *(f"{depth:,}" for depth in depths)]]
@@ -128,13 +122,8 @@ def table(results: Results) -> str:
 
 def figure(results: Results, path: Path) -> None:
     """Draws test accuracy against depth, a curve for each scheme."""
-    plotting.depth_figure(
-        results.rows,
-        path,
-        title="Test accuracy against depth",
-        subtitle=results.about,
-        chance=results.chance,
-    )
+    how = {"subtitle": results.about, "chance": results.chance}
+    plotting.depth_figure(results.rows, path, title="Test accuracy against depth", **how)
 
 
 def columns(row: Row) -> Row:
@@ -142,7 +131,6 @@ def columns(row: Row) -> Row:
     return {name: value for name, value in row["measures"].items() if name == SECOND}
 
 
-SCALES = scales()
 EXPERIMENT = Experiment(
     "fixup_fig3_depth", SCALES, table, figure, schemes=SLOW, finish=second_test, columns=columns
 )

@@ -63,17 +63,7 @@ def some_rules(
     key: Any = None,
     rules: Any = None,
 ) -> Any:
-    """Fixup's rules 1 and 2, each or not, applied to weights that are drawn already.
-
-    Args:
-      params: a parameter tree of this library's models.
-      depth: ``L``.
-      zero_head: whether the head becomes 0 (rule 1).
-      zero_last: whether the last layer of a branch becomes 0 (rule 1).
-      rescaled: whether a branch's layers are multiplied by ``L**(-1/(2m-2))`` (rule 2).
-      key: none.
-      rules: what the paths of the tree mean.
-    """
+    """Fixup's rules 1 (``zero_*``) and 2 (``rescaled``), on weights that are drawn already."""
 
     def change(leaf: roles.Leaf, value: Any) -> Any:
         branch = leaf.role is Role.BRANCH and leaf.weight
@@ -110,19 +100,16 @@ VARIANTS = {
     ),
 }
 
-
 LOOKS.update(
     {
-        VARIANTS[name].title: (color, marker)
-        for name, color, marker in (
-            ("no_bias", "#0E6E2E", "P"), ("tenth", "#2FA58F", "v"), ("tenfold", "#1D2150", "s"),
-            ("no_branches", "#6B1A05", "D"), ("nonzero", "#2B1B3D", "X"),
-            ("no_rule_2", "#8C6D31", "<"), ("rule_2", "#C9576A", "^"),
-        )
-    },
-    **{VARIANTS["no_rule"].title: LOOKS["He"]},
+        VARIANTS[name].title: look
+        for name, look in {
+            "no_bias": ("#0E6E2E", "P"), "tenth": ("#2FA58F", "v"), "tenfold": ("#1D2150", "s"),
+            "no_branches": ("#6B1A05", "D"), "nonzero": ("#2B1B3D", "X"),
+            "no_rule_2": ("#8C6D31", "<"), "rule_2": ("#C9576A", "^"), "no_rule": LOOKS["He"],
+        }.items()
+    }
 )  # fmt: skip
-
 FIGURE = ("batchnorm", "fixup", "no_bias", "tenth", "tenfold", "no_branches")
 """The curves of the paper's figure."""
 RULES = ("fixup", "nonzero", "no_rule_2", "rule_2", "no_rule")
@@ -192,14 +179,9 @@ def table(results: Results) -> str:
 
 
 EXPERIMENT = Experiment(
-    "fixup_fig4_ablation",
-    SCALES,
-    table,
-    figure,
-    schemes=tuple(VARIANTS.values()),
-    columns=columns,
+    "fixup_fig4_ablation", SCALES, table, figure, schemes=tuple(VARIANTS.values()), columns=columns,
     points=CURVE_POINTS,
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     run(EXPERIMENT)

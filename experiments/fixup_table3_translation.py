@@ -37,7 +37,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,13 @@ import jax
 import numpy as np
 
 from nf_resnets import models, optim, schemes, translation
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
+from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.sweep.engine import Execution
 
 from .experiment import Experiment, Results, Row, number, thinned
 from .grid import Point, grid
 from .main import Command, run
-from .table import finished, grouped, text_table
+from .table import finished, grouped, mean_curves, text_table
 from .task import HostTask, Setup
 
 WINDOW = 10  # steps of the moving average in the figure
@@ -237,23 +238,13 @@ def lines(row: Row) -> list[Row]:
     return [{"step": step, **{n: at[step].get(n, "") for n in names}} for step in sorted(at)]
 
 
-def column(
-    lines: Sequence[Row], name: str, smooth: Callable[[list[float]], list[float]] = list
-) -> tuple[list[int], list[float]]:
-    """The steps at which lines have a column, and its values."""
-    there = [line for line in lines if line[name] not in ("", None)]
-    return [int(x["step"]) for x in there], smooth([float(x[name]) for x in there])
-
-
 def figure(results: Results, path: Path) -> None:
-    """Draws the training loss and the validation BLEU of every run against its steps."""
-    losses, scores = [], []
-    for row in results.rows:
-        title, gone, curve = row["title"], row["status"] == "diverged", results.curve(row)
-        losses.append(
-            Curve(title, *column(curve, "loss", lambda loss: moving_average(loss, WINDOW)), gone)
-        )
-        scores.append(Curve(title, *column(curve, "bleu"), gone, marked=True))
+    """Draws the training loss and the validation BLEU of every scheme against the steps."""
+    losses = [smoothed(curve, WINDOW) for curve in mean_curves(results, results.rows, "loss")]
+    scores = [
+        dataclasses.replace(curve, marked=True)
+        for curve in mean_curves(results, results.rows, "bleu")
+    ]
     highest = max((score for curve in scores for score in curve.y), default=0)
     top = 102 if highest > 50 else 1.2 * max(highest, 1)
     curves_figure(
@@ -271,18 +262,18 @@ def table(results: Results) -> str:
     """BLEU of every scheme, the mean over its seeds, beside an untrained network and a copy."""
     cells = [["variant", "BLEU", "untrained", "copy of the source", "nats a token"]]
 
-    def mean(name: str, among: Sequence[Row], digits: int) -> str:
+    def mean(name: str, among: Sequence[Row], digits: int = 1) -> str:
         values = [float(row[name]) for row in among]
-        return f"{sum(values) / len(values):.{digits}f}" if values else "-"
+        return f"{statistics.fmean(values):.{digits}f}" if values else "-"
 
     for (title,), rows in grouped(results.rows, "title").items():
         over = finished(rows)
-        gone = len(rows) - len(over)
-        bleu = mean("bleu", over, 1) + (f" ({gone} diverged)" if gone else "")
-        others = (mean("untrained_bleu", rows, 1), mean("copy_bleu", rows, 1))
-        cells.append([title, bleu, *others, mean("test_likelihood", over, 3)])
-    signatures = dict.fromkeys(row["signature"] for row in results.rows)
-    return "\n\n".join([text_table(cells), *signatures])
+        gone = f" ({len(rows) - len(over)} diverged)" if len(over) < len(rows) else ""
+        others = (mean("untrained_bleu", rows), mean("copy_bleu", rows))
+        cells.append([title, mean("bleu", over) + gone, *others, mean("test_likelihood", over, 3)])
+    return "\n\n".join(
+        [text_table(cells), *dict.fromkeys(row["signature"] for row in results.rows)]
+    )
 
 
 EXPERIMENT = Experiment(

@@ -46,19 +46,7 @@ def best_rate(
     rate: Callable[[Row], float] = rate_of,
     metric: str = "test_accuracy",
 ) -> Optimum:
-    """The rate of the best mean test accuracy, or another metric, over the seeds.
-
-    Args:
-      rows: those of one cell of a table, with ``seed``, ``status`` and the metric.
-      rate: ``rate(row)`` is the learning rate of a row, above 0.
-      metric: the column, one of :data:`nf_resnets.sweep.select.METRICS`.
-
-    Example:
-      >>> rows = [{"peak_lr": "0.1", "seed": "0", "status": "finished", "test_accuracy": "0.9"},
-      ...         {"peak_lr": "0.2", "seed": "0", "status": "diverged", "test_accuracy": "nan"}]
-      >>> best_rate(rows).best
-      0.1
-    """
+    """The rate of the best mean test accuracy, or another metric, over the seeds of one cell."""
     runs = [
         {
             "peak_lr": rate(row),
@@ -83,13 +71,8 @@ def beyond(
 
     There is one more rate beyond it, by the cell's own steps; where every run diverged, a lower
     one. A cell with missing runs waits for them.
-
-    Args:
-      first: the points of the scale.
-      points: with those that were added; the points of a cell differ in rate and seed only.
-      rows: of each point, None of one that is not over.
-      extend: how many rates are added on each side, at most.
-      metric: as for :func:`best_rate`.
+    ``first`` are the points of the scale, ``rows`` those of ``points``, None of one that is not
+    over; ``extend`` is how many rates are added on each side, at most.
     """
     more: list[Point] = []
     for cell, begun in zip(*(_cells(each).values() for each in (points, first)), strict=True):

@@ -187,10 +187,6 @@ def biases_of(images: int) -> str:
     return f"{images} images" if images else "nothing, 0"
 
 
-def part_of(results: Results, part: str) -> list[Row]:
-    return [row for row in results.rows if row["part"] == part]
-
-
 def start_table(rows: Sequence[Row]) -> str:
     """The first part."""
     cells = [["biases set from", "dead units (%)", "Var of the last sum", "gradient"]]
@@ -222,24 +218,23 @@ def training_table(rows: Sequence[Row]) -> str:
 
 def table(results: Results) -> str:
     """Both parts: what the biases do at the start, and to the training."""
-    parts = [start_table(part_of(results, "start"))]
-    trained = part_of(results, "training")
-    return "\n\n".join([*parts, *([training_table(trained)] if trained else [])])
+    tables = {("start",): start_table, ("training",): training_table}
+    parts = grouped(results.rows, "part")
+    return "\n\n".join(tables[part](parts[part]) for part in tables if part in parts)
 
 
 def figure(results: Results, path: Path) -> None:
     """Draws dead units against images, and test accuracy against the rate."""
-    dead = {
-        int(images): mean(rows, "dead", 100)[0]
-        for (images,), rows in grouped(part_of(results, "start"), "images").items()
-    }
+    parts = grouped(results.rows, "part")
+    by_images = grouped(parts["start",], "images").items()
+    dead = {int(images): mean(rows, "dead", 100)[0] for (images,), rows in by_images}
     at = [images for images in dead if images]
     starts = [
         Curve("RescaleNet", at, [dead[images] for images in at], marked=True),
         Curve("RescaleNet, biases at 0", at, [dead[0]] * len(at)),
     ]
     trainings = []
-    trained = grouped(part_of(results, "training"), "images")
+    trained = grouped(parts.get(("training",), []), "images")
     for (images,), rows in trained.items():
         title = "RescaleNet, biases at 0" if images == "0" else f"RescaleNet, {images} images"
         title = "RescaleNet" if (images,) == list(trained)[-1] else title

@@ -155,11 +155,8 @@ def figure(results: Results, path: Path) -> None:
     ends: dict[str, list[Curve]] = {"multiplier": [], "variance": []}
     ways: dict[str, list[Curve]] = {"multiplier": [], "weight_norm": [], "gain": [], "variance": []}
     for row in results.rows:
-        looks, title, gone = (
-            results.curve(row),
-            f"RescaleNet {row['title']}",
-            row["status"] == "diverged",
-        )
+        looks, title = results.curve(row), f"RescaleNet {row['title']}"
+        gone = row["status"] == "diverged"
         first, last = ([x for x in looks if x["step"] == looks[at]["step"]] for at in (0, -1))
         blocks = [int(line["block"]) for line in last]
         for name, when, shown in (

@@ -36,7 +36,7 @@ from nf_resnets.plotting.signal import Quantity, signal_figure
 from .experiment import Experiment, Results, Row
 from .grid import DATASETS, Point, grid
 from .main import run
-from .table import text_table
+from .table import grouped, text_table
 from .untrained import digits, forward, initial, normalized, quick_jit
 
 SCHEME = schemes.get("rescalenet")
@@ -85,14 +85,14 @@ def measure(point: Point, data_dir: str | None) -> list[Row]:
 def averaged(rows: Sequence[Row]) -> list[Row]:
     """The mean of every column over the seeds, and its standard error (NaN of a single seed)."""
     means = []
-    for k in sorted({int(row["k"]) for row in rows}):
-        here = [row for row in rows if int(row["k"]) == k]
-        mean: Row = {"k": k, "name": here[0]["name"], "transition": here[0]["transition"]}
+    for here in grouped(rows, "k").values():
+        mean: Row = {name: here[0][name] for name in ("name", "transition")}
+        mean["k"] = int(here[0]["k"])
         for name in MEASURED:
-            values = np.array([float(row[name]) for row in here])
-            mean[name] = values.mean()
-            several = len(values) > 1
-            mean[f"{name}_error"] = values.std(ddof=1) / len(values) ** 0.5 if several else np.nan
+            values = [float(row[name]) for row in here]
+            mean[name], mean[f"{name}_error"] = np.mean(values), np.nan
+            if len(values) > 1:
+                mean[f"{name}_error"] = np.std(values, ddof=1) / len(values) ** 0.5
         means.append(mean)
     return means
 

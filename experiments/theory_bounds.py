@@ -18,9 +18,8 @@ minutes on two cores, `--scale smoke` seconds; `--scale paper` is deeper.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,19 +50,9 @@ SHORTCUT = "stage_2/first/shortcut/kernel + stage_2/first/conv_1/kernel"
 SLACK = 1e-4  # relative: float32 through hundreds of layers
 
 
-@dataclasses.dataclass(frozen=True)
-class Network:
-    """A network of one depth, the batch that it sees, and what is compiled once for all inits."""
-
-    model: models.WideResNet
-    images: jax.Array
-    shapes: Any
-    bounds: Callable[[Any], tuple[Bound, dict[str, Bound]]]
-
-
 @functools.cache
-def make_network(depth: int, batch_size: int, stem_channels: int) -> Network:
-    """The network of one depth on a batch of the digits."""
+def make_network(depth: int, batch_size: int, stem_channels: int) -> Any:
+    """A network, the batch that it sees, its shapes, and the bounds, compiled for all inits."""
     images, labels = digits_batch(batch_size)
     model = models.WideResNet(depth=depth, scheme="fixup", stem_channels=stem_channels)
     network = forward(model)
@@ -73,16 +62,15 @@ def make_network(depth: int, batch_size: int, stem_channels: int) -> Network:
         return of_blocks, analysis.parameter_bounds(network, params, images, labels)
 
     shapes = jax.eval_shape(model.init, jax.random.key(0), images[:1])["params"]
-    return Network(model, images, shapes, quick_jit(bounds))
+    return model, images, shapes, quick_jit(bounds)
 
 
-def draw(name: str, network: Network, keys: jax.Array) -> Iterator[Any]:
+def draw(name: str, model: Any, images: jax.Array, shapes: Any, keys: jax.Array) -> Iterator[Any]:
     """The parameters of an initialisation, a draw for each key; Fixup's with a random head."""
     standard = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: jnp.full(leaf.shape, float(path[-1].key == "multiplier")),
-        network.shapes,
+        lambda path, leaf: jnp.full(leaf.shape, float(path[-1].key == "multiplier")), shapes
     )
-    L = network.model.num_branches
+    L = model.num_branches
     compiled = {
         "he": lambda key: init.he(standard, key),
         "xavier": lambda key: init.xavier(standard, key),
@@ -94,11 +82,8 @@ def draw(name: str, network: Network, keys: jax.Array) -> Iterator[Any]:
         for key in keys:
             # Not compiled: a program of many stacked QR decompositions hangs on a CPU of two cores
             # (jaxlib 0.10.2, the orthogonal draw of 40 layers).
-            yield init.lsuv(
-                init.orthogonal(standard, key),
-                network=lambda params, x: network.model.apply({"params": params}, x),
-                inputs=(network.images,),
-            )
+            standard_draw = init.orthogonal(standard, key)
+            yield init.lsuv(standard_draw, network=forward(model), inputs=(images,))
     else:
         yield from map(quick_jit(compiled[name]), keys)
 
@@ -106,10 +91,11 @@ def draw(name: str, network: Network, keys: jax.Array) -> Iterator[Any]:
 def measure(point: Point, _: str | None) -> list[Row]:
     """Both theorems for the draws of one initialisation: a row for each block and each set."""
     name = point["init"]
-    network = make_network(point["depth"], point["batch_size"], point["stem_channels"])
-    model = network.model
+    sizes = (point["depth"], point["batch_size"], point["stem_channels"])
+    model, images, shapes, bounds_of = make_network(*sizes)
     keys = jax.random.split(jax.random.key(0), point["draws"])
-    bounds = [jax.device_get(network.bounds(params)) for params in draw(name, network, keys)]
+    drawn = draw(name, model, images, shapes, keys)
+    bounds = [jax.device_get(bounds_of(params)) for params in drawn]
     of_blocks, of_sets = jax.tree.map(lambda *each: np.stack(each), *bounds)
     rows = [
         {"theorem": 1, "where": f"block {at + 1}", "k": at + 1}

@@ -215,18 +215,7 @@ def measure(point: Point, _: str | None) -> list[Row]:
 
 
 def summaries(rows: Sequence[Row], momentum: float) -> list[dict[str, Any]]:
-    """A line for each network: geometric means, of the rate over the seeds that train.
-
-    Example:
-      >>> key = {"title": "BatchNorm", "depth": "10", "seed": "0"}
-      >>> rows = [key | {"quantity": "curvature", "rate": "", "value": "3.8"},
-      ...         key | {"quantity": "largest rate", "rate": "", "value": "2.0"},
-      ...         key | {"quantity": "loss", "rate": "0.5", "value": "0.1"},
-      ...         key | {"quantity": "loss", "rate": "1", "value": "0.2"}]
-      >>> [line] = summaries(rows, momentum=0.9)
-      >>> line["bound"], line["largest"], line["best"]
-      (1.0, 2.0, 0.5)
-    """
+    """A line for each network: geometric means, of the rate over the seeds that train."""
     lines = []
     for (depth, title), each in grouped(rows, "depth", "title").items():
         rates = [row["value"] for row in each if row["quantity"] == "largest rate"]
@@ -279,12 +268,7 @@ def table(results: Results) -> str:
 
 
 def until_lost(losses: dict[float, float]) -> dict[float, float]:
-    """The losses up to the first octave with a lost seed or an end far above chance.
-
-    Example:
-      >>> until_lost({0.5: 1.0, 1.0: 2.3, 4.0: 2.3})
-      {0.5: 1.0, 1.0: 2.3}
-    """
+    """The losses up to the first octave with a lost seed or an end far above chance."""
     kept: dict[float, float] = {}
     for rate, loss in sorted(losses.items()):
         if loss > 1.5 * math.log(10) or (kept and rate > 2 * max(kept)):
