@@ -26,6 +26,3 @@ class Drawer:
                 self._draw()
             self._next = time.monotonic() + 19 * (time.monotonic() - begun)
             self._lock.release()
-
-
-__all__ = ["Drawer"]

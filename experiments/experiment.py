@@ -199,9 +199,3 @@ def write_csv(file: Path, rows: Sequence[Row]) -> None:
             writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-
-
-__all__ = [
-    "CURVE_POINTS", "OVER", "Experiment", "Results", "Row", "curve_lines", "curve_of", "flat",
-    "layers", "number", "thinned", "write_csv",
-]  # fmt: skip

@@ -131,6 +131,3 @@ def about(points: Sequence[Point]) -> str:
             words.append(text.format(DATASETS.get(value, value)))
     seeds = len({point.get("seed", 0) for point in points})
     return ", ".join([*words, f"{seeds} seed{'s'[: seeds != 1]}"])
-
-
-__all__ = ["DATASETS", "Point", "about", "changed", "grid", "parsed", "title_in", "variants"]

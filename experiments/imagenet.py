@@ -207,9 +207,3 @@ def experiment(name: str, *arguments: Any, options: Any = lambda point: {}, **fi
         name, *arguments, task=functools.partial(task, options), typed=dict, points=200,
         execution=Execution(devices_per_run=0, runs_per_device=1), **fields,
     )  # fmt: skip
-
-
-__all__ = [
-    "DIGITS", "IMAGENET", "SMALL", "columns", "experiment", "open_images", "panels_figure",
-    "write_digits",
-]  # fmt: skip

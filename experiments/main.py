@@ -288,6 +288,3 @@ class _Making:
             with whole_file(self.out / name) as new:
                 draw(results, new)
         return text
-
-
-__all__ = ["Command", "chosen", "main", "run"]

@@ -162,15 +162,3 @@ def rate_experiment(
     """The experiment that makes such a table; rates are added in the scale ``laptop``."""
     grow = functools.partial(beyond, extend=extend)
     return Experiment(name, scales, table, figure, grow={"laptop": grow}, **fields)
-
-
-__all__ = [
-    "CIFAR10",
-    "DIGITS",
-    "PAPER_RATES",
-    "SMOKE",
-    "best_rate",
-    "beyond",
-    "rate_experiment",
-    "rows_at_best",
-]

@@ -121,9 +121,3 @@ def mean_curves(
                 )
             )
     return curves
-
-
-__all__ = [
-    "accuracy_cell", "edge_mark", "error_cells", "finished", "grouped", "mean_curves",
-    "published_cell", "rate_table", "spread_cell", "text_table",
-]  # fmt: skip

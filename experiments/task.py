@@ -89,6 +89,3 @@ class HostTask:
         model = self.setup(plan.settings, self.given).model
         hyper = {"learning_rate": plan.settings["peak_lr"]}
         return Start(model.scheme, plan.settings["seed"], hyper)
-
-
-__all__ = ["HostTask", "Setup"]

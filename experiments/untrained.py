@@ -106,9 +106,3 @@ class OneStage(nn.Module):
             strides=(1,),
         )
         return head(self, x, layers, None)
-
-
-__all__ = [
-    "OneStage", "digits", "digits_batch", "forward", "initial", "normalized", "quick_jit",
-    "random_signs",
-]  # fmt: skip

@@ -163,12 +163,13 @@ def numbers(claim: Claim) -> dict[str, Number]:
       ValueError: if the verdict has no ground, or one that the rows do not carry.
     """
     name = f"{claim.paper}, {claim.where}: {claim.claim[:60]!r}"
-    if claim.verdict not in VERDICTS:
-        raise ValueError(f"{name} has the verdict {claim.verdict!r}; expected one of {VERDICTS}.")
-    if (claim.verdict == "not run") == bool(claim.holds or claim.tests):
+    grounds = bool(claim.holds or claim.tests)
+    if (
+        claim.verdict not in VERDICTS
+        or grounds == (claim.verdict == "not run")
+        or (grounds and claim.ours and not claim.holds)
+    ):
         raise ValueError(f"{name} is {claim.verdict!r} with the condition {claim.holds!r}.")
-    if claim.ours and claim.verdict != "not run" and not claim.holds:
-        raise ValueError(f"{name} has numbers and no condition.")
     found = {each: read(term, claim.folder) for each, term in claim.ours.items()}
     if claim.holds:
         names: dict[str, Any] = {each: number.value for each, number in found.items()}

@@ -141,8 +141,3 @@ def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
-
-
-__all__ = [
-    "GENERATED", "gallery_page", "layouts_table", "notebook_page", "results_page", "write_all",
-]  # fmt: skip

@@ -198,7 +198,5 @@ def _made(settings: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-__all__ = ["ROOT", "Result", "committed", "lines_of", "read_committed", "write_sums"]
-
 if __name__ == "__main__":
     write_sums()

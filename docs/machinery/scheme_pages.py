@@ -83,6 +83,3 @@ def _exported(function: Any) -> str | None:
 
 def _shown(value: Any) -> str:
     return "f(L)" if callable(value) else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-__all__ = ["FOLDER", "facts", "names_in_tables", "numbers"]

@@ -1,7 +1,6 @@
 """The ledger of claims: its page is that of the list and the files, and says what these carry."""
 
 import dataclasses
-import math
 import re
 from pathlib import Path
 
@@ -111,9 +110,9 @@ def test_a_term_that_means_no_rows_is_refused(term):
         ),
         ({"holds": "fails(fixup)"}, "fails"),
         ({"holds": ""}, "condition ''"),
-        ({"holds": "", "tests": ("tests/a.py::test_a",)}, "no condition"),
+        ({"holds": "", "tests": ("tests/a.py::test_a",)}, "condition ''"),
         ({"verdict": "not run"}, "'not run' with the condition 'fixup > 70'"),
-        ({"verdict": "proved"}, "'proved'; expected one of"),
+        ({"verdict": "proved"}, "'proved' with"),
     ],
 )
 def test_a_verdict_without_a_ground_is_refused(changes, message):
@@ -128,7 +127,3 @@ def test_a_largest_rate_at_which_not_all_runs_train_is_refused():
             "test_accuracy largest/log2_rate line=alpha_one depth=304",
             "skipinit_table1_depth-laptop",
         )
-
-
-def test_what_fails():
-    assert claims.fails(math.nan) and claims.fails(13) and not claims.fails(13.1)

@@ -16,15 +16,16 @@ QUICK = ("from_torch", "own_tree", "questions", "resume")
     [pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.slow) for path in PAGES],
     ids=lambda path: path.stem,
 )
-def test_a_page_shows_what_its_code_prints(path):
+def test_a_page_shows_what_its_code_prints(path, tmp_path, monkeypatch):
     if path.stem == "translation":
         pytest.importorskip("sentencepiece")
     matplotlib.use("agg")
     text, shown = path.read_text(), [said for _, said in outputs.blocks(path.read_text())]
     # Readers' processes broadcast as JAX does by default.
-    with outputs.empty_folder(), jax.numpy_rank_promotion("allow"):
-        found = list(outputs.run(text, path.name))
-    for at, pair in enumerate(zip(found, shown, strict=True)):
+    monkeypatch.chdir(tmp_path)
+    with jax.numpy_rank_promotion("allow"):
+        printed = list(outputs.run(text))
+    for at, pair in enumerate(zip(printed, shown, strict=True)):
         assert outputs.agree(*pair), (at, *pair)
 
 
@@ -44,7 +45,7 @@ def test_outputs_are_put_below_their_code_and_replaced():
 
 
 @pytest.mark.parametrize(
-    ("found", "shown", "same"),
+    ("printed", "shown", "same"),
     [
         ("loss 0.95 after 3 steps", "loss 0.99 after 3 steps", True),
         ("loss 0.95 after 3 steps", "loss 1.35 after 3 steps", False),
@@ -52,5 +53,5 @@ def test_outputs_are_put_below_their_code_and_replaced():
         ("(0.3, 'fixup')", "(0.3, 'he')", False),
     ],
 )
-def test_only_floats_may_differ_and_not_by_much(found, shown, same):
-    assert outputs.agree(found, shown) is same
+def test_only_floats_may_differ_and_not_by_much(printed, shown, same):
+    assert outputs.agree(printed, shown) is same
