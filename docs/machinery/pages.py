@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 from pathlib import Path
 
 from docs.machinery import scheme_pages
@@ -17,12 +18,8 @@ GENERATED = DOCS / "generated"
 COLAB = "https://colab.research.google.com/github/nf-resnets/nf_resnets/blob/main/notebooks"
 
 
-def write_all(folder: Path = GENERATED) -> None:
-    """Writes results, gallery and notebooks, and what other pages include.
-
-    Args:
-      folder: where to; what an earlier build left there and this one does not make is removed.
-    """
+def write_all() -> None:
+    """Writes results, gallery and notebooks, and what other pages include; removes all others."""
     results = committed()
     texts = {
         "results.md": results_page(results),
@@ -34,12 +31,11 @@ def write_all(folder: Path = GENERATED) -> None:
     for scheme in schemes.names():
         texts[f"schemes/{scheme}/facts.md"] = scheme_pages.facts(scheme)
         texts[f"schemes/{scheme}/numbers.md"] = scheme_pages.numbers(scheme, results)
+    shutil.rmtree(GENERATED, ignore_errors=True)
     for name, text in texts.items():
-        _write(folder / name, text)
-    for kind in ("md", "rst", "ipynb"):
-        for path in folder.rglob(f"*.{kind}"):
-            if path.relative_to(folder).as_posix() not in texts:
-                path.unlink()
+        path = GENERATED / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def results_page(results: tuple[Result, ...]) -> str:
@@ -53,7 +49,7 @@ def results_page(results: tuple[Result, ...]) -> str:
     for result in results:
         parts += [f"(results-{result.name})=", f"## {result.name}", f"{result.title}"]
         parts.append(f"```sh\n{result.command}\n```")
-        parts += [f"```text\n{result.table}```"] * bool(result.table)
+        parts.append(f"```text\n{result.table}```")
         if result.tried:
             parts.append(_code_spans(result.tried))
         parts.append(" · ".join(_sources(result)))
@@ -80,10 +76,10 @@ def _thumbnail(result: Result, figure: Path) -> str:
     first = figure == result.figures[0]
     name = "" if figure.stem == "figure" else f", {figure.stem}"
     mark = f"(gallery-{result.name})=\n\n" if first else ""
-    table = f" ({{ref}}`table <results-{result.name}>`)" if result.table else ""
     return (
         f"{mark}```{{figure}} {path}\n:alt: {_plain(result.title)} ({figure.stem})\n"
-        f":class: picture\n\n{{download}}`{result.scale}{name} <{path}>`{table}\n```"
+        f":class: picture\n\n{{download}}`{result.scale}{name} <{path}>` "
+        f"({{ref}}`table <results-{result.name}>`)\n```"
     )
 
 
@@ -134,10 +130,3 @@ def _code_spans(text: str) -> str:
 
 def _plain(text: str) -> str:
     return text.replace("`", "").replace("\n", " ")
-
-
-def _write(path: Path, text: str) -> None:
-    """Writes a file unless it is there as it is to be, so that Sphinx reads only what changed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)

@@ -87,9 +87,8 @@ class Result:
 
     @property
     def table(self) -> str:
-        """What the command printed; nothing where there is none."""
-        path = self.folder / "table.txt"
-        return path.read_text() if path.exists() else ""
+        """What the command printed."""
+        return (self.folder / "table.txt").read_text()
 
 
 def read_committed(path: Path) -> str:
@@ -125,18 +124,14 @@ def write_sums() -> None:
     SUMS.write_text("".join(lines))
 
 
-def committed(root: Path = ROOT) -> tuple[Result, ...]:
+def committed() -> tuple[Result, ...]:
     """All results of experiments and benchmarks, by the names of their folders.
 
     Raises:
       ValueError: if a folder names no experiment or benchmark that there is.
     """
-    found = []
-    for folder in sorted(path for path in (root / "results").iterdir() if path.is_dir()):
-        # A folder without a table or a figure is one that is still being made.
-        if any(folder.glob("*.svg")) or (folder / "table.txt").exists():
-            found.append(_result(folder, root))
-    return tuple(found)
+    # A folder without a table is one that is still being made.
+    return tuple(_result(path.parent) for path in sorted((ROOT / "results").glob("*/table.txt")))
 
 
 def lines_of(result: Result, titles: tuple[str, ...]) -> str:
@@ -149,16 +144,16 @@ def lines_of(result: Result, titles: tuple[str, ...]) -> str:
     return "\n\n".join(parts)
 
 
-def _result(folder: Path, root: Path) -> Result:
+def _result(folder: Path) -> Result:
     settings: dict[str, Any] = {}
     for name in ("settings.json", "bench.json"):
         if (folder / name).exists():
             settings = json.loads(read_committed(folder / name))
     if folder.name.startswith("bench"):
-        module, source, scale = "benchmarks", root / "benchmarks" / "__main__.py", "bench"
+        module, source, scale = "benchmarks", ROOT / "benchmarks" / "__main__.py", "bench"
         command = "make bench" + (" BENCH_ARGS=--quick" if "quick" in folder.name else "")
     else:
-        source, rest = _experiment(folder, root)
+        source, rest = _experiment(folder)
         module = f"experiments.{source.stem}"
         command = f"python -m {module}"
         scale = [word for word in rest.split("-") if word in SCALES][-1]
@@ -173,9 +168,9 @@ def _result(folder: Path, root: Path) -> Result:
     return Result(folder, module, scale, command, title, claim, tried, _made(settings))
 
 
-def _experiment(folder: Path, root: Path) -> tuple[Path, str]:
+def _experiment(folder: Path) -> tuple[Path, str]:
     """The experiment whose name begins a folder's, and what follows it."""
-    for source in (root / "experiments").glob("*.py"):
+    for source in (ROOT / "experiments").glob("*.py"):
         rest = folder.name.removeprefix(f"{source.stem}-")
         if rest != folder.name and rest.split("-")[0] in SCALES:
             return source, rest

@@ -1,7 +1,6 @@
 """Fixup's figure 3: its runs, its table, its second test."""
 
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 
@@ -39,14 +38,6 @@ def test_slow_alpha_is_another_group():
     assert alpha not in schemes.get("skipinit").scalars
 
 
-def test_batches_are_halved_at_10000_layers():
-    points = fig3.SCALES["paper"]
-    assert {(point["batch_size"], point.get("remat", False)) for point in points} == {
-        (128, False), (64, True)
-    }  # fmt: skip
-    assert {point["model"] for point in points if point["batch_size"] == 64} == {"wrn-10000-1"}
-
-
 def test_the_table_shows_means_gaps_and_divergence():
     def row(title, depth, accuracy, status="finished"):
         return {"title": title, "depth": depth, "test_accuracy": accuracy, "status": status}
@@ -76,26 +67,3 @@ def test_the_second_test_is_the_engine_s_own_where_that_estimates(tmp_path, as_b
     assert [line.split("  ")[0] for line in lines[1:]] == [
         "BatchNorm", "BatchNorm, estimated statistics"
     ]  # fmt: skip
-
-
-def test_batchnorm_alone_has_a_second_test(monkeypatch):
-    program = SimpleNamespace(
-        model="model", mesh="mesh", empty=lambda: "empty", put=lambda *given: given
-    )
-    asked = []
-
-    def image_test(*given):
-        asked.append(given)
-        return lambda states: {"accuracy": [0.5 if states == ("empty", 0, "state") else 0.0]}
-
-    monkeypatch.setattr(fig3, "image_test", image_test)
-    monkeypatch.setattr(fig3, "device_splits", lambda dataset, mesh: dataset)
-    task, smoke = ImageTask(), fig3.SCALES["smoke"]
-    fixup, batchnorm = (
-        task.plan(make({**smoke[0], "scheme": name})) for name in ("fixup", "batchnorm")
-    )
-    assert fig3.second_test(task, program, fixup, "state") == {}
-    assert fig3.second_test(task, program, batchnorm, "state") == {"estimated_accuracy": 0.5}
-    ((model, mesh, how, dataset),) = asked
-    assert (model, mesh, how.bn_estimate_batches) == ("model", "mesh", 8)
-    assert dataset is task.dataset("digits")

@@ -1,7 +1,6 @@
 """The command of the experiments: options, rows that stay, runs that are asked for later."""
 
 import dataclasses
-import importlib
 import os
 from pathlib import Path
 
@@ -12,8 +11,6 @@ from experiments import fixup_table2_imagenet, main, theory_signal
 from experiments.experiment import Experiment
 from experiments.grid import about, changed, grid
 from experiments.main import Command, chosen
-from nf_resnets import schemes
-from nf_resnets.__main__ import experiments
 from nf_resnets.sweep.engine import Outcome
 from nf_resnets.training.wave import row_of
 
@@ -41,13 +38,11 @@ def test_bad_input_is_one_sentence(options, sentence, tmp_path):
     assert not (tmp_path / "out" / "rows.csv").exists()
 
 
-@pytest.mark.parametrize("name", sorted({*experiments()} - {"skipinit_lr_batch"}))
-def test_experiments_try_their_folder_first(name, tmp_path, monkeypatch):
+def test_experiments_try_their_folder_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     os.symlink("loop", "loop")
-    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
-    experiment = dataclasses.replace(experiment, task=lambda *_: pytest.fail("data were read"))
+    experiment = dataclasses.replace(fig3.EXPERIMENT, task=lambda *_: pytest.fail("data were read"))
     for bad in BAD:
         with pytest.raises(SystemExit, match=f"{bad}"):
             main.main(experiment, Command(scale="smoke", out=Path(bad)))
@@ -173,11 +168,3 @@ def test_what_is_measured_is_measured_once_and_again_where_it_is_damaged(tmp_pat
     file.write_bytes(file.read_bytes().replace(b'"value":4', b'"value":5'))
     assert main.main(experiment, command) == 0 and measured == [1, 2, 2]
     assert (tmp_path / "rows.csv").read_text() == "depth,value\n1,2\n2,4\n"
-
-
-def test_ablations_are_known_while_their_experiment_runs():
-    name = fig3.SLOW[0].name
-    with schemes.registered(*fig3.SLOW):
-        assert schemes.get(name).title == "SkipInit, slow α"
-    assert name not in schemes.names()
-    assert theory_signal.EXPERIMENT.schemes == ()

@@ -4,7 +4,6 @@ import math
 import types
 
 import numpy as np
-import pytest
 
 from experiments import rate_transfer, rate_transfer_transformer
 from experiments.experiment import Results
@@ -59,9 +58,3 @@ def test_the_table_says_how_far_a_rate_moved_and_what_it_costs():
     assert skipinit.split()[-1] == f"{math.log(0.5) / math.log(2.8):.2f}"
     assert completep.split() == ["CompleteP", "2^-4", "2^-4", "0.00"]
     assert "width 1" in by_width
-
-
-@pytest.mark.parametrize("scale", rate_transfer.SCALES)
-def test_sizes_grow_from_the_smallest_network(scale):
-    models = [point["model"] for point in rate_transfer.SCALES[scale]]
-    assert models[0] == "wrn-10-1"

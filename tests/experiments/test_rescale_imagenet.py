@@ -62,9 +62,3 @@ def test_dropout_is_that_of_the_row_and_the_network():
     for scheme in SCRIPTS["vgg-19"]:
         found = of("vgg-19", scheme, "imagenet2012")
         assert found == {"classifier": (4096, 4096), "dropout": 0.5}
-
-
-def test_the_calibrated_row_differs_in_its_biases_only():
-    calibrated, at_zero = rescale.ONE_RECIPE[:2]
-    assert calibrated.anatomy == at_zero.anatomy and calibrated.init is at_zero.init
-    assert calibrated.calibrate is not None and at_zero.calibrate is None
