@@ -76,8 +76,7 @@ class Experiment:
       schemes: those of the grids that the library does not have.
       title: ``title(settings)`` is what table and figure call a run; by default its scheme's title.
       columns: ``columns(row)`` gives further columns of a run's row in the sweep, for ``rows.csv``.
-      points: lines of a run in ``curves.csv``, at most; 0 for no such file.
-      lines: ``lines(row)`` gives these lines, where they are not those of the training's curve.
+      lines: ``lines(row)`` gives the lines of a run in ``curves.csv``, such as ``curve_of``.
       looks: the steps between two rows of a run's history, by scale; an epoch's where it has none.
       probe: ``probe(task, program, plan, state, step)`` adds to these rows.
       finish: ``finish(task, program, plan, state)`` gives more measures of a finished run.
@@ -99,8 +98,7 @@ class Experiment:
     schemes: Sequence[schemes.Scheme] = ()
     title: Callable[[Mapping[str, Any]], str] = lambda row: schemes.get(row["scheme"]).title
     columns: Callable[[Row], Row] = lambda row: {}
-    points: int = 0
-    lines: Callable[[Row], Sequence[Row]] | None = None
+    lines: Callable[[Row], Sequence[Row]] = lambda row: ()
     looks: Mapping[str, int] = dataclasses.field(default_factory=dict)
     probe: Callable[..., Mapping[str, Any]] | None = None
     finish: Callable[..., Mapping[str, Any]] | None = None
@@ -151,18 +149,12 @@ def flat(row: Row, experiment: Experiment) -> Row:
 
 def curve_lines(row: Row, experiment: Experiment) -> list[Row]:
     """The lines of a run in ``curves.csv``."""
-    if experiment.lines is not None:
-        made = experiment.lines(row)
-    elif experiment.points:
-        made = curve_of(row, experiment.points)
-    else:
-        return []
     columns = flat(row, experiment)
     named = {name: columns[name] for name in NAMES if name in columns}
-    return [{**named, **line} for line in made]
+    return [{**named, **line} for line in experiment.lines(row)]
 
 
-def curve_of(row: Row, points: int) -> list[Row]:
+def curve_of(row: Row, points: int = 200) -> list[Row]:
     """Loss and accuracy on the training batches, as at most so many lines."""
     made = thinned(row["measures"]["curve"], points, row["resolved"]["num_steps"])
     return [{name: line[name] for name in LINE} for line in made]

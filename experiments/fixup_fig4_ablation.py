@@ -41,7 +41,7 @@ from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.plotting.style import LOOKS
 from nf_resnets.roles import Role
 
-from .experiment import CURVE_POINTS, Experiment, Results, Row, number
+from .experiment import CURVE_POINTS, Experiment, Results, Row, curve_of, number
 from .grid import Point, grid
 from .main import run
 from .table import accuracy_cell, grouped, mean_curves, text_table
@@ -180,7 +180,7 @@ def table(results: Results) -> str:
 
 EXPERIMENT = Experiment(
     "fixup_fig4_ablation", SCALES, table, figure, schemes=tuple(VARIANTS.values()), columns=columns,
-    points=CURVE_POINTS,
+    lines=functools.partial(curve_of, points=CURVE_POINTS),
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from pathlib import Path
 
 from nf_resnets.plotting.curves import Panel, curves_figure
 
-from .experiment import Experiment, Results, Row
+from .experiment import Experiment, Results, Row, curve_of
 from .grid import title_in, variants
 from .main import run
 from .table import error_cells, grouped, mean_curves, published_cell, text_table
@@ -113,7 +113,7 @@ def figure(results: Results, path: Path) -> None:
 
 EXPERIMENT = Experiment(
     "fixup_table1_resnet110", SCALES, table, figure, title=title_in(VARIANTS), columns=columns,
-    points=200,
+    lines=curve_of,
 )  # fmt: skip
 
 if __name__ == "__main__":

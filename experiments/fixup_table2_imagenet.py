@@ -109,7 +109,7 @@ def lines(row: Row) -> list[Row]:
         for line in at_epochs
         if line.get("test_loss") is not None
     ]
-    return [*curve_of(row, 200), *tests]
+    return [*curve_of(row), *tests]
 
 
 def table(results: Results) -> str:

@@ -37,7 +37,7 @@ from pathlib import Path
 
 from nf_resnets.plotting.curves import Panel, curves_figure
 
-from .experiment import Experiment, Results, Row
+from .experiment import Experiment, Results, Row, curve_of
 from .grid import Point, title_in, variants
 from .main import run
 from .table import error_cells, grouped, mean_curves, published_cell, text_table
@@ -125,7 +125,7 @@ def figure(results: Results, path: Path) -> None:
 
 
 EXPERIMENT = Experiment(
-    "fixup_table4_regularized", SCALES, table, figure, title=title, columns=columns, points=200
+    "fixup_table4_regularized", SCALES, table, figure, title=title, columns=columns, lines=curve_of
 )
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.image_task import drops_at
 from nf_resnets.training import StreamedTraining
 
-from .experiment import Experiment, Results, Row, number
+from .experiment import Experiment, Results, Row, curve_of, number
 from .grid import Point
 from .main import Command
 from .table import mean_curves
@@ -203,7 +203,6 @@ def panels_figure(results: Results, panels: Mapping[str, Sequence[Row]], path: P
 
 def experiment(name: str, *arguments: Any, options: Any = lambda point: {}, **fields: Any) -> Any:
     """An experiment on streamed images; ``options(point)`` are further ones of its network."""
-    return Experiment(
-        name, *arguments, task=functools.partial(task, options), typed=dict, points=200,
-        execution=Execution(devices_per_run=0, runs_per_device=1), **fields,
-    )  # fmt: skip
+    execution = Execution(devices_per_run=0, runs_per_device=1)
+    fields = {"lines": curve_of, "execution": execution, **fields}
+    return Experiment(name, *arguments, task=functools.partial(task, options), typed=dict, **fields)

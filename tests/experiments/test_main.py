@@ -8,7 +8,7 @@ import pytest
 
 from experiments import fixup_fig3_depth as fig3
 from experiments import fixup_table2_imagenet, main, theory_signal
-from experiments.experiment import Experiment
+from experiments.experiment import Experiment, curve_of
 from experiments.grid import about, changed, grid
 from experiments.main import Command, chosen
 from nf_resnets.sweep.engine import Outcome
@@ -111,7 +111,7 @@ def small(**fields):
         return " ".join(f"{float(row['peak_lr']):g}" for row in results.rows)
 
     scales = {"smoke": grid(POINT, peak_lr=[0.25, 0.5], seed=[0])}
-    return Experiment("small", scales, table, lambda results, path: None, points=5, **fields)
+    return Experiment("small", scales, table, lambda results, path: None, lines=curve_of, **fields)
 
 
 def test_rows_ask_for_more_runs_and_the_engine_gets_all_of_them(tmp_path, monkeypatch):
