@@ -52,6 +52,8 @@ highlight_language = "text"
 # --- The reference -----------------------------------------------------------------------------
 
 autosummary_ignore_module_all = False
+# The page of the reference is that of the package, whose modules it lists.
+suppress_warnings = ["autosummary.import_cycle"]
 autosummary_imported_members = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

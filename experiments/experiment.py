@@ -163,10 +163,9 @@ def curve_of(row: Row, points: int = 200) -> list[Row]:
 def thinned(
     curve: Mapping[str, Sequence[float]], points: int, num_steps: int
 ) -> list[dict[str, float]]:
-    """A curve as lines, at most so many, each the mean of as many points, but for the last.
+    """A curve as lines, at most so many, each the mean of as many points up to its ``step``.
 
-    The ``step`` of a line is the last one of those that it is the mean of. ``num_steps`` are those
-    of a run that finishes: the lines of one that diverged are at the same steps.
+    ``num_steps`` are those of a run that finishes: one that diverged has lines at the same steps.
 
     >>> curve = {"step": [1, 2, 3, 4, 5], "loss": [0.0, 1.0, 2.0, 3.0, 4.0]}
     >>> [(point["step"], point["loss"]) for point in thinned(curve, 3, num_steps=5)]

@@ -152,13 +152,10 @@ def columns(row: Row) -> Row:
 
 def figure(results: Results, path: Path) -> None:
     """Draws for each scheme the mean over its seeds, as far as all of them went."""
-    panel = Panel(
-        "step",
-        f"training accuracy (%), {WINDOW}-step average",
-        [smoothed(curve, WINDOW) for curve in mean_curves(results, results.rows)],
-        y_limits=(0, 100),
-        level=(100 * results.chance, f"chance ({100 * results.chance:.0f}%)"),
-    )
+    curves = [smoothed(curve, WINDOW) for curve in mean_curves(results, results.rows)]
+    chance = 100 * results.chance
+    how: Any = {"y_limits": (0, 100), "level": (chance, f"chance ({chance:.0f}%)")}
+    panel = Panel("step", f"training accuracy (%), {WINDOW}-step average", curves, **how)
     title = "Training accuracy with parts of Fixup left out"
     curves_figure([panel], path, title=title, subtitle=results.about)
 

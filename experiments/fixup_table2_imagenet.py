@@ -102,12 +102,11 @@ def probe(task: Any, program: Any, plan: Any, state: Any, step: int) -> dict[str
 
 def lines(row: Row) -> list[Row]:
     """The curve of a run, and its tests after every epoch, the one before the first among them."""
-    at_epochs = ({**epoch, **epoch["measures"]} for epoch in row["history"])
-    names = ("step", "test_accuracy", "test_loss")
+    epochs = ({**epoch, **epoch["measures"]} for epoch in row["history"])
     tests = [
-        {name: line[name] for name in names}
-        for line in at_epochs
-        if line.get("test_loss") is not None
+        {name: epoch[name] for name in ("step", "test_accuracy", "test_loss")}
+        for epoch in epochs
+        if epoch.get("test_loss") is not None
     ]
     return [*curve_of(row), *tests]
 

@@ -82,13 +82,9 @@ def beyond(
         if None in of_cell or len(rates) < 2:
             continue
         best = best_rate([row for row in of_cell if row is not None], metric=metric).best
-        below, above = (
-            sum(each < base[0] for each in rates),
-            sum(each > base[-1] for each in rates),
-        )
-        if below < extend and best in (None, rates[0]):
+        if sum(rate < base[0] for rate in rates) < extend and best in (None, rates[0]):
             new = rates[0] ** 2 / rates[1]
-        elif above < extend and best == rates[-1]:
+        elif sum(rate > base[-1] for rate in rates) < extend and best == rates[-1]:
             new = rates[-1] ** 2 / rates[-2]
         else:
             continue
@@ -147,13 +143,9 @@ def table(results: Results) -> str:
 def figure(results: Results, path: Path) -> None:
     """Draws test accuracy at the best rate against depth; the rows of other rates are left out."""
     of = grouped(results.rows, "title", "depth").values()
-    depth_figure(
-        [row for rows in of for row in rows_at_best(rows)],
-        path,
-        title="Test accuracy at the best learning rate against depth",
-        subtitle=results.about,
-        chance=results.chance,
-    )
+    title = "Test accuracy at the best learning rate against depth"
+    how = {"title": title, "subtitle": results.about, "chance": results.chance}
+    depth_figure([row for rows in of for row in rows_at_best(rows)], path, **how)
 
 
 def rate_experiment(

@@ -69,15 +69,12 @@ def lines(
 
 SCALES = {
     "smoke": grid(
-        SMOKE,
-        model=["wrn-10-1"],
-        scheme=["skipinit", "alpha_one"],
-        peak_lr=[2**-3, 2**-5],
+        SMOKE, model=["wrn-10-1"], scheme=["skipinit", "alpha_one"], peak_lr=[2**-3, 2**-5],
         seed=[0],
     ),
     "laptop": lines({**DIGITS, "steps": 88}, 1, [16, 100, 304], [0], 2**-3, 2**-4, 2**-5),
     "paper": lines(CIFAR10, 2, [16, 100, 1000], [0, 1, 2, 3, 4], *PAPER_RATES),
-}
+}  # fmt: skip
 
 EXPERIMENT = rate_experiment("skipinit_table1_depth", SCALES, extend=2, title=title)
 

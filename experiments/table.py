@@ -110,14 +110,8 @@ def mean_curves(
         steps = sorted(set.intersection(*map(set, values)))
         at = [[run[step] for run in values] for step in steps]
         if steps:  # else one of them diverged before its first line
-            curves.append(
-                Curve(
-                    title,
-                    steps,
-                    [sum(each) / len(each) for each in at],
-                    diverged=len(finished(runs)) < len(runs),
-                    low=[min(each) for each in at] if len(runs) > 1 else (),
-                    high=[max(each) for each in at] if len(runs) > 1 else (),
-                )
-            )
+            low, high = ([end(each) for each in at] for end in (min, max))
+            band = {"low": low, "high": high} if len(runs) > 1 else {}
+            gone = len(finished(runs)) < len(runs)
+            curves.append(Curve(title, steps, [sum(each) / len(each) for each in at], gone, **band))
     return curves
