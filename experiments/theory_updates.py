@@ -42,7 +42,7 @@ from .experiment import Experiment, Results, Row
 from .grid import Point, grid
 from .main import run
 from .table import text_table
-from .untrained import digits, digits_batch, initial, quick_jit
+from .untrained import digits, digits_batch, forward, initial, quick_jit
 
 TITLES = {"fixup": "Fixup", "no_rule_2": "Fixup without rule 2"}
 TRACES = {
@@ -103,16 +103,10 @@ def sizes(point: Point, variant: str, depth: int, rates: Sequence[float] = ()) -
                 lambda leaf, value: value * factor if leaf.role is Role.BRANCH else value, params
             )
 
-        def logits_fn(at: Any, inputs: jax.Array) -> jax.Array:
-            variables = {"params": at, **rest}
-            return model.apply(variables, inputs, train=True, mutable=["batch_stats"])[0]
+        def size(*rate: jax.Array) -> jax.Array:
+            return update_size(forward(model, rest), params, images, labels, *rate).mean()
 
-        if not rates:
-            return update_size(logits_fn, params, images, labels).mean()
-        return jax.lax.map(
-            lambda rate: update_size(logits_fn, params, images, labels, rate).mean(),
-            jnp.array(rates),
-        )
+        return jax.lax.map(size, jnp.array(rates)) if rates else size()
 
     keys = jax.random.split(jax.random.key(0), point["draws"])
     return np.asarray(quick_jit(lambda keys: jax.lax.map(one, keys).mean(axis=0))(keys))
