@@ -68,8 +68,6 @@ TITLES = {
     "deepnorm": "DeepNorm",
     "admin": "Admin",
 }
-"""The published LayerNorm is after the sum; deep networks are easier to train with one before each
-branch."""
 OF_THE_TABLE = ("layernorm_post", "layernorm_pre", "fixup", "plain")
 RIVALS = tuple(name for name in TITLES if name != "plain")
 

@@ -220,9 +220,7 @@ class _Making:
                         execution=command.execution,
                     )  # fmt: skip
                 if outcome.stopped:
-                    print(
-                        "Stopped; all runs are kept where they stood, and the same command goes on."
-                    )
+                    print("Stopped; all runs are kept where they stood; the same command goes on.")
                     raise SystemExit(stop.exit_code or 143)
                 all_rows = [outcome.rows.get(plan.key, {"state": "missing"}) for plan in plans]
                 flat_rows = [

@@ -94,9 +94,8 @@ def dead_units(gradients: Any) -> tuple[int, int]:
     for leaf, value in zip(leaves, jax.tree.leaves(gradients), strict=True):
         inside = leaf.role is Role.BRANCH and leaf.layer < leaf.m
         if leaf.weight and (inside or leaf.role is Role.STEM):
-            largest = np.abs(np.asarray(value)).max(
-                axis=tuple(range(int(leaf.stacked), value.ndim - 1))
-            )
+            axes = tuple(range(int(leaf.stacked), value.ndim - 1))
+            largest = np.abs(np.asarray(value)).max(axis=axes)
             dead += int((largest == 0).sum())
             total += largest.size
     return dead, total
@@ -200,12 +199,8 @@ def start_table(rows: Sequence[Row]) -> str:
 def training_table(rows: Sequence[Row]) -> str:
     """The second part: mean and spread of the test accuracy at each rate; dead units, gradient."""
     rates = sorted({float(row["rate"]) for row in rows})
-    cells = [
-        [
-            "biases set from", *(f"rate {rate:g}" for rate in rates),
-            "gradient at the start", "dead (%)", f"after training at {rates[0]:g}",
-        ]
-    ]  # fmt: skip
+    cells = [["biases set from", *(f"rate {rate:g}" for rate in rates), "gradient at the start",
+              "dead (%)", f"after training at {rates[0]:g}"]]  # fmt: skip
     for (images,), each in grouped(rows, "images").items():
         by_rate = [[row for row in each if float(row["rate"]) == rate] for rate in rates]
         gradient, dead = mean(each, "gradient")[0], mean(each, "dead", 100)[0]

@@ -88,6 +88,7 @@ def blocks_of(params: Any) -> list[dict[str, float]]:
     its weights together, and its ``gain``, the multiplier times the product of their norms.
     """
     multipliers = np.nan_to_num(analysis.multipliers(params), nan=1.0)
+    pairs = zip(multipliers, analysis.weight_norms(params), strict=True)
     return [
         {
             "block": k,
@@ -95,9 +96,7 @@ def blocks_of(params: Any) -> list[dict[str, float]]:
             "weight_norm": float(np.sqrt(np.nansum(norms**2))),
             "gain": float(multiplier * np.nanprod(norms)),
         }
-        for k, (multiplier, norms) in enumerate(
-            zip(multipliers, analysis.weight_norms(params), strict=True), start=1
-        )
+        for k, (multiplier, norms) in enumerate(pairs, start=1)
     ]
 
 
@@ -186,10 +185,8 @@ def figure(results: Results, path: Path) -> None:
 
 def table(results: Results) -> str:
     """One line for each run: means over the blocks relative to the start, and the last's `Var`."""
-    cells = [
-        ["variant", "seed", "multiplier", "weight norm", "gain", "Var, last block", "at the end",
-         "test accuracy (%)"]
-    ]  # fmt: skip
+    cells = [["variant", "seed", "multiplier", "weight norm", "gain", "Var, last block",
+              "at the end", "test accuracy (%)"]]  # fmt: skip
     for row in results.rows:
         gone = row["status"] == "diverged"
         test = "diverged" if gone else f"{100 * float(row['test_accuracy']):.1f}"

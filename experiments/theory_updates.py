@@ -41,7 +41,7 @@ from nf_resnets.roles import Role
 from .experiment import Experiment, Results, Row
 from .grid import Point, grid
 from .main import run
-from .table import text_table
+from .table import grouped, text_table
 from .untrained import digits, digits_batch, forward, initial, quick_jit
 
 TITLES = {"fixup": "Fixup", "no_rule_2": "Fixup without rule 2"}
@@ -184,7 +184,7 @@ def measure(point: Point, _: str | None) -> list[Row]:
     return [{**shared, "x": at, "value": digits(v)} for at, v in zip(x, values, strict=True)]
 
 
-def slope(rows: list[Row]) -> float:
+def slope(rows: Sequence[Row]) -> float:
     """The slope in log-log between the last two points of a curve."""
     points = sorted((float(row["x"]), float(row["value"])) for row in rows)[-2:]
     (x, y), (x2, y2) = points
@@ -202,10 +202,9 @@ def table(results: Results) -> str:
         rows = part_of(results, name)
         places = sorted({int(row["x"]) for row in rows})
         lines = [[heading, *map(str, places), "slope"]]
-        for title in dict.fromkeys(row["title"] for row in rows):
-            curve = {int(row["x"]): row for row in rows if row["title"] == title}
-            values = [f"{float(curve[L]['value']):.3g}" for L in places]
-            lines.append([title, *values, f"{slope(list(curve.values())):.2f}"])
+        for (title,), curve in grouped(rows, "title").items():
+            values = {int(row["x"]): f"{float(row['value']):.3g}" for row in curve}
+            lines.append([title, *(values[L] for L in places), f"{slope(curve):.2f}"])
         cells.append(text_table(lines))
     return "\n\n".join(cells)
 
