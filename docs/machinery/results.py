@@ -125,11 +125,7 @@ def write_sums() -> None:
 
 
 def committed() -> tuple[Result, ...]:
-    """All results of experiments and benchmarks, by the names of their folders.
-
-    Raises:
-      ValueError: if a folder names no experiment or benchmark that there is.
-    """
+    """All results of experiments and benchmarks, by the names of their folders."""
     # A folder without a table is one that is still being made.
     return tuple(_result(path.parent) for path in sorted((ROOT / "results").glob("*/table.txt")))
 
@@ -145,16 +141,15 @@ def lines_of(result: Result, titles: tuple[str, ...]) -> str:
 
 
 def _result(folder: Path) -> Result:
-    settings: dict[str, Any] = {}
-    for name in ("settings.json", "bench.json"):
-        if (folder / name).exists():
-            settings = json.loads(read_committed(folder / name))
+    (record,) = [*folder.glob("settings.json"), *folder.glob("bench.json")]
+    settings = json.loads(read_committed(record))
     if folder.name.startswith("bench"):
         module, source, scale = "benchmarks", ROOT / "benchmarks" / "__main__.py", "bench"
         command = "make bench" + (" BENCH_ARGS=--quick" if "quick" in folder.name else "")
     else:
-        source, rest = _experiment(folder)
-        module = f"experiments.{source.stem}"
+        name, _, rest = folder.name.partition("-")
+        source = ROOT / "experiments" / f"{name}.py"
+        module = f"experiments.{name}"
         command = f"python -m {module}"
         scale = [word for word in rest.split("-") if word in SCALES][-1]
         scale += OPTIONS.get(folder.name, "")
@@ -168,23 +163,8 @@ def _result(folder: Path) -> Result:
     return Result(folder, module, scale, command, title, claim, tried, _made(settings))
 
 
-def _experiment(folder: Path) -> tuple[Path, str]:
-    """The experiment whose name begins a folder's, and what follows it."""
-    for source in (ROOT / "experiments").glob("*.py"):
-        rest = folder.name.removeprefix(f"{source.stem}-")
-        if rest != folder.name and rest.split("-")[0] in SCALES:
-            return source, rest
-    raise ValueError(
-        f"results/{folder.name} found; expected the name of an experiment and a scale, as in "
-        "fixup_fig3_depth-laptop."
-    )
-
-
 def _made(settings: dict[str, Any]) -> str:
-    machine = settings.get("machine") or settings.get("made") or {}
-    machine = machine[-1] if isinstance(machine, list) and machine else machine
-    if not isinstance(machine, dict):
-        return ""
+    machine = settings.get("machine") or settings["made"][-1]
     when = machine.get("date") or machine.get("last")
     parts = [str(when)[:10]] if when else []
     if machine.get("device"):
