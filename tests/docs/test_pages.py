@@ -138,13 +138,6 @@ def test_links_lead_to_pages(path):
         assert known or any((DOCS / f"{place}{kind}").exists() for kind in (".md", ".rst")), target
 
 
-def test_the_reference_names_what_is_there():
-    names = re.findall(r"^   (nf_resnets\.\S+)$", (DOCS / "reference.rst").read_text(), re.M)
-    for module, _, name in (name.rpartition(".") for name in names):
-        there = hasattr(importlib.import_module(module), name)
-        assert there or importlib.util.find_spec(f"{module}.{name}"), f"{module}.{name}"
-
-
 def test_formulas_become_mathml():
     latex2mathml = pytest.importorskip(
         "docutils.utils.math.latex2mathml", reason="docutils is not installed: make docs installs it"
