@@ -13,7 +13,7 @@ The figures and the report of a sweep are made of rows, one for each run:
 >>> rates_figure(optima, folder / "rates.svg", title="Rates", subtitle="digits")
 >>> results = SweepResults("Rates", rows, optima, [], settings=["scheme", "peak_lr"])
 >>> sweep_figures(folder, results)
-['table.txt', 'figure.svg', 'figure.png', 'report.html']
+['table.txt', 'figure.png', 'figure.svg', 'report.html']
 """
 
 from nf_resnets.plotting.coordinates import coordinates_figure
