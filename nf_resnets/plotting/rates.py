@@ -100,13 +100,14 @@ def _panel(
     means = [
         factor * rate["mean"] for one in every for rate in one["rates"] if rate["mean"] is not None
     ]
-    low_end, high_end = min(means, default=0.0), max(means, default=1.0)
-    margin = 0.06 * (high_end - low_end) or 0.05 * high_end or 1.0
-    log, limits, level = False, (low_end - margin, high_end + margin), None
+    level = None
     if metric.endswith("accuracy") and chance is not None:
         level = (100 * chance, f"chance ({100 * chance:.3g}%)")
-        limits = (min(limits[0], 0.9 * level[0]), limits[1])
-    elif not more_is_better and low_end > 0 and high_end > 10 * low_end:
+        means.append(level[0])
+    low_end, high_end = min(means, default=0.0), max(means, default=1.0)
+    margin = 0.06 * (high_end - low_end) or 0.05 * high_end or 1.0
+    log, limits = False, (low_end - margin, high_end + margin)
+    if not more_is_better and low_end > 0 and high_end > 10 * low_end:
         # Losses far above the others lie beyond the edge.
         log, limits = True, (low_end / 1.4, min(1.4 * high_end, 10 * statistics.median(means)))
     return Panel(
