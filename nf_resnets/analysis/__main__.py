@@ -36,6 +36,7 @@ from nf_resnets.analysis.observe import Activations, Network, observe
 from nf_resnets.analysis.predicted import predicted
 from nf_resnets.analysis.signal import eta, gradient_norms, signal_of
 from nf_resnets.analysis.weights import multipliers, random_head
+from nf_resnets.data.pictures import check_sides
 from nf_resnets.models import DTYPES, Dtype, architectures, dtype_of
 from nf_resnets.plotting.page import page_figure
 from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw
@@ -44,6 +45,10 @@ from nf_resnets.training.program import quick_compile
 
 FAMILIES = ("pre_activation", "post_activation")
 FIGURE, TABLE = "page.png", "blocks.csv"
+
+MOST_PIXELS = 1 << 26
+"""Pixels of a batch; every layer takes memory for them."""
+
 CLOSED = ("skip", "branch", "sum", "share")
 """What the closed form has of a block."""
 NOT_AT_START = ("k", "name", "transition", "bound")
@@ -196,7 +201,13 @@ def _batch(
         pixels = pixels.astype(jnp.float32) * (inputs.max_value / dataset.max_value)
     images = data.normalize(pixels, jnp.asarray(scale.mean), jnp.asarray(scale.std))
     side = (options.image_size,) * 2 if options.image_size else images.shape[1:3]
+    check_sides(f"--image-size {options.image_size}", *side)
     shape = (len(images), *(inputs.shape[:2] if inputs else side), images.shape[3])
+    if shape[0] * shape[1] * shape[2] > MOST_PIXELS:
+        raise ValueError(
+            f"--batch-size {shape[0]} images of {shape[1]} x {shape[2]} pixels found; expected at "
+            f"most {MOST_PIXELS:,} pixels together."
+        )
     if images.shape != shape:
         images = jax.image.resize(images, shape, "linear")
     return images, jnp.asarray(dataset.train.labels[chosen])

@@ -281,6 +281,11 @@ class Transformer(nn.Module):
                 "a table that is the head, too, cannot have the head's factors."
             )
         _refuse_unknown_parts(scheme.anatomy)
+        if self.d_model % self.num_heads or self.d_model % 2:
+            raise ValueError(
+                f"d_model={self.d_model} found; expected an even multiple of "
+                f"num_heads={self.num_heads}."
+            )
         super().__post_init__()
 
     @property

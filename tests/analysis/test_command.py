@@ -143,6 +143,9 @@ def test_normalised_and_calibrated_networks_have_a_page(tmp_path, scheme):
         ({"dataset": "digit"}, "digits"),
         ({"file": Path("nothing.safetensors")}, "nothing.safetensors"),
         ({"network": "nothing_of_mine:make"}, "nothing_of_mine"),
+        ({"image_size": -1}, "--image-size -1 found; expected 1 to 4,096 pixels"),
+        ({"image_size": 1_000_000}, "--image-size 1000000 found; expected 1 to 4,096 pixels"),
+        ({"image_size": 4096}, "--batch-size 16 images of 4096 x 4096 pixels found; expected at"),
     ],
 )
 def test_bad_options_end_in_one_sentence(tmp_path, changes, message):

@@ -245,6 +245,7 @@ def test_a_translator_is_trained_and_translates(tmp_path, capsys):
     for change, message in (
         ({"scheme": "batchnorm"}, "expected one for transformer networks"),
         ({"dataset": "made", "source": "fr"}, "fr"),
+        ({"recipe": TranslationRecipe(channels=6, heads=4)}, "d_model=6 found"),
     ):
         assert message in fails(
             command.TrainTranslator(tmp_path / "x", **{"recipe": recipe, **change}), capsys
