@@ -76,7 +76,7 @@ def sweep(runs: int, first: list[float]) -> None:
         watcher.start()
         try:
             subprocess.run(
-                [sys.executable, "-m", "nf_resnets.sweep", "--grid", *grid, "--model", MODEL,
+                [sys.executable, "-m", "nf_resnets", "sweep", "--grid", *grid, "--model", MODEL,
                  "--epochs", str(EPOCHS), "--out", str(out)],
                 cwd=fresh.ROOT, check=True, capture_output=True,
             )  # fmt: skip

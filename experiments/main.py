@@ -13,9 +13,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
-
-import tyro
+from typing import Any, NoReturn
 
 from nf_resnets import command_line, data, places, schemes
 from nf_resnets.machine import device_name
@@ -23,6 +21,7 @@ from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, whole_file
 from nf_resnets.sweep import command as sweep_command
 from nf_resnets.sweep import engine, settings
 from nf_resnets.sweep.engine import Execution
+from nf_resnets.sweep.options import DataDir, Logs, Processes
 from nf_resnets.sweep.programs import store_programs
 from nf_resnets.sweep.results import makers
 from nf_resnets.sweep.rows import Rows
@@ -30,8 +29,6 @@ from nf_resnets.training import Plan, hosts
 from nf_resnets.training.callbacks import Callbacks
 from nf_resnets.training.display import Display
 from nf_resnets.training.preemption import Preemption
-from nf_resnets.training.tensorboard import TensorBoard
-from nf_resnets.training.wandb import WandB
 
 from .drawer import Drawer
 from .experiment import (
@@ -59,9 +56,7 @@ class Command:
     """Settings of the runs, such as scheme=fixup,batchnorm seed=0:4 peak_lr=2^-8:2^2. Values
     that the scale has choose some of its runs; others take the place of the scale's. nf-resnets
     sweep --help lists the settings."""
-    data_dir: str | None = None
-    """Where tensorflow-datasets keeps its data, or CIFAR's binary files lie; by default where
-    tensorflow-datasets looks. Digits need none."""
+    data_dir: DataDir = None
     out: Path | None = None
     """The results folder; by default runs/NAME-SCALE. Started again with the same folder, the
     command makes only what is missing, and goes on with runs that were cut off."""
@@ -72,17 +67,9 @@ class Command:
     """Images of a run on ImageNet decoded at a time; 0 for as many as cores, at least 4."""
     reading_processes: int = 0
     """Processes that make such a run's batches, instead of the threads; 0 for threads."""
-    tensorboard: bool = False
-    """Write TensorBoard logs into the folder's tensorboard/."""
-    wandb: bool = False
-    """Log with Weights & Biases into the folder's wandb/: offline, unless WANDB_MODE is online."""
-    execution: Annotated[Execution, tyro.conf.OmitArgPrefixes] = Execution()
-    coordinator: str | None = None
-    """HOST:PORT of process 0, where several processes work as one; on a Cloud TPU leave it out."""
-    num_processes: int | None = None
-    """How many processes there are."""
-    process_id: int | None = None
-    """The index of this process, from 0."""
+    logs: Logs = Logs()
+    execution: Execution = Execution()
+    processes: Processes = Processes()
 
 
 def run(experiment: Experiment, prog: str = "", **options: Any) -> NoReturn:
@@ -95,14 +82,19 @@ def run(experiment: Experiment, prog: str = "", **options: Any) -> NoReturn:
     """
     default = Command(**{"execution": experiment.execution, **options})
     text = f"Makes {experiment.name}. Scales: {', '.join(experiment.scales)}."
-    sweep_command.end(lambda: main(experiment, command_line.read(Command, prog, text, default)))
+
+    def command() -> int:
+        return main(experiment, command_line.read(Command, prog, text, default))
+
+    raise SystemExit(sweep_command.end(command))
 
 
 def main(experiment: Experiment, command: Command) -> int:
     """As :func:`run`, but returns the exit code; of several processes the first writes and prints.
 
     Raises:
-      SystemExit: if an option, the data or the results folder is not in order, with one sentence.
+      ValueError, OSError, ImportError: if an option, the data or the results folder is not in
+        order.
     """
     default = Path("runs") / f"{experiment.name}-{command.scale}"
     with contextlib.ExitStack() as stack:
@@ -110,19 +102,16 @@ def main(experiment: Experiment, command: Command) -> int:
         # What an ablation leaves out is what its figure shows.
         warnings.simplefilter("ignore", schemes.SchemeWarning)
         stack.enter_context(schemes.registered(*experiment.schemes))
-        try:
-            points = chosen(experiment, command)
-            hosts.initialize(command.coordinator, command.num_processes, command.process_id)
-            out = (command.out or default).expanduser()
-            if hosts.is_process_zero():
-                places.try_folder(out)
-                sweep_command.refuse_without_rows(out)
-                if not can_draw():
-                    print(NO_MATPLOTLIB, file=sys.stderr)
-            with hosts.abort_on_error():
-                return _Making(experiment, command, out).make(points)
-        except (ValueError, OSError, ImportError) as error:
-            raise SystemExit(str(error)) from error
+        points = chosen(experiment, command)
+        hosts.initialize(*dataclasses.astuple(command.processes))
+        out = (command.out or default).expanduser()
+        if hosts.is_process_zero():
+            places.try_folder(out)
+            sweep_command.refuse_without_rows(out)
+            if not can_draw():
+                print(NO_MATPLOTLIB, file=sys.stderr)
+        with hosts.abort_on_error():
+            return _Making(experiment, command, out).make(points)
 
 
 def chosen(experiment: Experiment, command: Command) -> list[Point]:
@@ -257,13 +246,8 @@ class _Making:
         with contextlib.ExitStack() as stack:
             left = [plan for plan in plans if plan.key not in rows]
             display = stack.enter_context(Display(left, describe=self.experiment.describe))
-            callbacks: list[Any] = [display]
-            if self.command.tensorboard:
-                boards = TensorBoard(self.out / "tensorboard")
-                callbacks.append(stack.enter_context(boards))
-            if self.command.wandb:
-                callbacks.append(stack.enter_context(WandB(self.out)))
-            yield Callbacks(*callbacks, Drawer(draw))
+            logged = stack.enter_context(self.command.logs.opened(self.out, display))
+            yield Callbacks(logged, Drawer(draw))
 
     def write(self, points: Sequence[Point], trained: Sequence[Row]) -> str:
         """Writes table, figures and what they are made of; returns the table."""

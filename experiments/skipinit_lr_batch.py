@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
@@ -102,13 +102,10 @@ def resolve(wanted: Command) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]
     """The grid and the settings of the scale, with what the command line changes.
 
     Raises:
-      SystemExit: if an axis is not in order, with one sentence that says which.
+      ValueError: if an axis is not in order, with one sentence that says which.
     """
     axes, base = SCALES[wanted.scale]
-    try:
-        axes = {**axes, **settings.parse(wanted.grid)}
-    except ValueError as error:
-        raise SystemExit(f"--grid: {error}") from None
+    axes = {**axes, **settings.parse(wanted.grid)}
     budget = {"steps", "epochs"} if {"steps", "epochs"} & set(axes) else set()
     return axes, {name: base[name] for name in base if name not in {*axes, *budget}}
 
@@ -125,9 +122,9 @@ def main(wanted: Command) -> int:
     return finish(result, options, title=TITLE)
 
 
-def run(prog: str = "") -> None:
+def run(prog: str = "") -> NoReturn:
     """Does what the command line says, and exits; its help calls it ``prog``."""
-    command.end(lambda: main(command_line.read(Command, prog)))
+    raise SystemExit(command.end(lambda: main(command_line.read(Command, prog))))
 
 
 if __name__ == "__main__":

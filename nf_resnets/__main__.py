@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib
 import importlib.util
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets import __version__
-from nf_resnets.command_line import MISTAKE, program
+from nf_resnets.command_line import MISTAKE, program, read
 
 COMMANDS = {
     "demo": "train networks of 10 to 1,000 layers, draw Fixup's figure 3",
@@ -31,9 +30,8 @@ COMMANDS = {
     "from-torch": "keep a PyTorch checkpoint as a network of this library",
     "show": "print the contents of a network's file",
 }
-MODULES = {
-    "sweep": "sweep.__main__", "analyze": "analysis.__main__", "find-lr": "sweep.find_lr"
-}  # fmt: skip
+MODULES = {"sweep": "sweep", "find-lr": "find_lr", "analyze": "analyze"}
+"""The modules of :mod:`nf_resnets.cli` with one command; the others are in ``networks``."""
 
 
 def experiments() -> dict[str, str]:
@@ -63,9 +61,26 @@ def main() -> int:
         titles = {each: _title(module) for each, module in experiments().items()}
         name = _chosen(f"{prog} experiment", "NAME", titles)
         return _experiment(name, f"{prog} experiment {name}")
-    if name in MODULES:
-        return _module(f"nf_resnets.{MODULES[name]}").run(f"{prog} {name}")
-    return _module("nf_resnets.trained.command").run(name, f"{prog} {name}")
+    return _run(_command(name), f"{prog} {name}")
+
+
+def _run(command: type, prog: str) -> int:
+    from nf_resnets.sweep.command import end
+    from nf_resnets.sweep.config import with_config
+
+    def called() -> int | None:
+        has_config = hasattr(command, "config")
+        default = with_config(command(), sys.argv[1:]) if has_config else None
+        code: int | None = read(command, prog, default=default)()
+        return code
+
+    return end(called)
+
+
+def _command(name: str) -> Any:
+    """The dataclass of a command."""
+    module = importlib.import_module(f"nf_resnets.cli.{MODULES.get(name, 'networks')}")
+    return getattr(module, name.title().replace("-", ""))
 
 
 def _chosen(prog: str, kind: str, names: Mapping[str, str]) -> str:
@@ -88,37 +103,30 @@ def _chosen(prog: str, kind: str, names: Mapping[str, str]) -> str:
 
 
 def _experiment(name: str, prog: str, **changed: Any) -> int:
-    module = _module(experiments()[name])
+    module: Any = importlib.import_module(experiments()[name])
     known = [module.EXPERIMENT] if hasattr(module, "EXPERIMENT") else []
-    return module.run(*known, prog, **changed)
+    code: int = module.run(*known, prog, **changed)
+    return code
 
 
 def _completion(prog: str) -> int:
     """Prints the completion of all commands for a shell: bash, zsh or tcsh."""
     import tyro
 
-    commands: dict[str, Any] = dict(_module("nf_resnets.trained.command").COMMANDS)
-    for name in ("sweep", "find-lr"):
-        commands[name] = _module(f"nf_resnets.{MODULES[name]}").Command
-    commands["analyze"] = _module(f"nf_resnets.{MODULES['analyze']}").Options
-    commands["demo"] = _module(
-        f"{experiments()['fixup_fig3_depth'].rpartition('.')[0]}.main"
-    ).Command
+    commands = {name: _command(name) for name in COMMANDS if name not in ("demo", "experiment")}
+    shared = experiments()["fixup_fig3_depth"].rpartition(".")[0]
+    commands["demo"] = importlib.import_module(f"{shared}.main").Command
     config = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
     tyro.extras.subcommand_cli_from_dict(commands, prog=prog, config=config)
     return 0
 
 
-def _module(name: str) -> Any:
-    return importlib.import_module(name)
-
-
 def _title(module: str) -> str:
-    """The first line of a module that is not imported."""
+    """The first sentence of the docstring of a module, which is not imported."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
-    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
-    return (text or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
+    text = Path(spec.origin).read_text(encoding="utf-8").partition('"""')[2]
+    return " ".join(text.partition('"""')[0].partition("\n\n")[0].split()).rstrip(".")
 
 
 __all__ = ["COMMANDS", "experiments", "main"]

@@ -7,6 +7,7 @@ import inspect
 import io
 import os
 import shutil
+import signal
 import sys
 import textwrap
 import types
@@ -54,35 +55,44 @@ def read(command: type, prog: str = "", description: str | None = None, default:
     )
 
 
-def finish(main: Callable[[], int | None], interrupted: str, unread: int = 0) -> int:
+def finish(command: Callable[[], int | None]) -> int:
     """Runs a command, and says in one sentence why it cannot go on.
 
     Args:
-      main: returns the exit code; a ``SystemExit`` with a sentence is bad input.
-      interrupted: the text after Ctrl-C.
-      unread: the exit code when nobody reads the output any more (``| head``).
+      command: returns the exit code; a ValueError, OSError or ImportError is bad input.
 
     Returns:
-      The exit code: 2 for bad input.
+      The exit code: 2 for bad input or the error's ``exit_code``, 130 after Ctrl-C, 141 when nobody
+      reads the output any more (``| head``).
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # Names of classes and files are escaped where the terminal lacks their letters.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = main() or 0
+        code = command() or 0
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print(interrupted, file=sys.stderr)
+        print("Stopped; what was finished is kept.", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return unread
+        return 128 + signal.SIGPIPE
     except SystemExit as leaving:
-        if leaving.code is None or isinstance(leaving.code, int):
-            return leaving.code or 0
-        print(leaving.code, file=sys.stderr)
-        return MISTAKE
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except (ValueError, OSError, ImportError) as error:
+        print(printable(error), file=sys.stderr)
+        return getattr(error, "exit_code", MISTAKE)
+
+
+def printable(text: Any) -> str:
+    r"""A text without what would steer a terminal: what files hold may come from anybody.
+
+    Example:
+      >>> printable(chr(27) + "[31m")
+      '\\x1b[31m'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
 
 _REGISTRY = tyro.constructors.ConstructorRegistry()
@@ -126,4 +136,4 @@ def _default(value: str) -> str:
     return "" if value in ("", ".", "None", "False") else f"(default: {value})"
 
 
-__all__ = ["MISTAKE", "finish", "program", "read"]
+__all__ = ["MISTAKE", "finish", "printable", "program", "read"]

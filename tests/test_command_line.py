@@ -40,15 +40,15 @@ def test_how_a_command_ends(capsys):
     def leave(code):
         raise code
 
-    assert command_line.finish(lambda: None, "") == 0
-    assert command_line.finish(lambda: leave(SystemExit(143)), "") == 143
-    assert command_line.finish(lambda: leave(SystemExit("Bad.")), "") == 2
-    assert command_line.finish(lambda: leave(KeyboardInterrupt()), "Stopped.") == 130
-    assert capsys.readouterr().err == "Bad.\nStopped.\n"
+    assert command_line.finish(lambda: None) == 0
+    assert command_line.finish(lambda: leave(SystemExit(143))) == 143
+    assert command_line.finish(lambda: leave(ValueError("Bad."))) == 2
+    assert command_line.finish(lambda: leave(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == "Bad.\nStopped; what was finished is kept.\n"
 
 
 def test_letters_that_the_terminal_lacks_are_escaped(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
-    assert command_line.finish(lambda: print("\u65e5\u672c, \xe9"), "") == 0
+    assert command_line.finish(lambda: print("\u65e5\u672c, \xe9")) == 0
     assert written.getvalue() == b"\\u65e5\\u672c, \xe9\n"

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from experiments.experiment import write_csv
-from nf_resnets.analysis import __main__ as analysis
+from nf_resnets.cli import analyze
+from nf_resnets.cli.networks import _write_samples
 from nf_resnets.data import load
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.sweep import Rows
-from nf_resnets.trained.command import _write_samples
 from nf_resnets.training.checkpoint import Checkpoints, held
 
 
@@ -26,7 +26,7 @@ def row(folder):
 
 def page(folder):
     found = types.SimpleNamespace(rows=[{"k": 1, "transition": False, "skip": 1.0}], notes=[])
-    analysis.write(found, analysis.Options(), folder)
+    analyze.write(found, analyze.Analyze(), folder)
 
 
 def figure(folder):

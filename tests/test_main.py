@@ -8,7 +8,6 @@ import pytest
 
 import nf_resnets
 from nf_resnets import __main__ as entry
-from nf_resnets.trained import command
 
 
 def run(monkeypatch, *arguments):
@@ -25,7 +24,6 @@ def test_the_help_names_all_commands(monkeypatch, capsys):
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "usage: nf-resnets COMMAND [OPTIONS]"
         assert [line.split()[0] for line in lines[2 : 2 + len(entry.COMMANDS)]] == [*entry.COMMANDS]
-    assert {*command.COMMANDS} < {*entry.COMMANDS}
 
 
 def test_the_version_is_the_packages(monkeypatch, capsys):

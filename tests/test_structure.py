@@ -21,8 +21,9 @@ RANKS = {
     "plotting": 7, "translation": 7,
     "sweep": 8,
     "trained": 9,
+    "cli": 10,
 }  # fmt: skip
-# `python -m nf_resnets.PART` stands above the package: nobody imports it, and it may import all.
+# `python -m nf_resnets` stands above the package: nobody imports it, and it may import all.
 COMMAND = "__main__"
 ABOVE = ("experiments", "tests", "benchmarks", "notebooks", "conftest")
 # Everything else is a value or a function.
@@ -78,12 +79,12 @@ def test_imports_go_downwards_and_classes_are_values(module):
         ("training.mine", "from . import step", True),
         ("training.mine", "import nf_resnets", True),
         ("sweep.mine", "import tests.training.small", True),
-        ("sweep.mine", "from nf_resnets.analysis import __main__", True),
+        ("sweep.mine", "from nf_resnets import __main__", True),
         ("plotting.mine", "import jax.numpy as jnp", True),
         ("plotting.mine", "from nf_resnets import schemes", True),
         ("plotting.mine", "from nf_resnets.plotting.style import colours", False),
         ("training.mine", "from nf_resnets.data.batch import DeviceData\nimport jax", False),
-        ("analysis.__main__", "from nf_resnets.plotting.page import page_figure", False),
+        ("__main__", "from nf_resnets.cli.sweep import Sweep", False),
     ],
 )
 def test_the_check_tells_what_is_allowed(module, source, refused):

@@ -23,5 +23,5 @@ xpk workload create "${cluster[@]}" --workload=lr-sweep --tpu-type="$tpu" \
   --base-docker-image=python:3.13 --script-dir=. --command="
     pip install --quiet --constraint requirements.txt --editable '.[tpu,data,experiments]' &&
     exec bash experiments/cloud/keep.sh runs/lr-sweep /results \
-      python -m nf_resnets.sweep --out runs/lr-sweep \
+      nf-resnets sweep --out runs/lr-sweep \
       --grid 'peak_lr=2^-8:2^2' batch_size=32,128 seed=0:4"

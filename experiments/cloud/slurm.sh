@@ -18,7 +18,7 @@
 set -euo pipefail
 
 code=0
-srun .venv/bin/python -m nf_resnets.sweep --out runs/lr-sweep \
+srun .venv/bin/nf-resnets sweep --out runs/lr-sweep \
   --shard "$SLURM_ARRAY_TASK_ID" "$SLURM_ARRAY_TASK_COUNT" \
   --grid 'peak_lr=2^-8:2^2' batch_size=32,128 seed=0:4 || code=$?
 

@@ -10,9 +10,9 @@ import signal
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 
@@ -34,8 +34,6 @@ from nf_resnets.training.callbacks import Callbacks
 from nf_resnets.training.display import Display, duration_text
 from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.run import Plan
-from nf_resnets.training.tensorboard import TensorBoard
-from nf_resnets.training.wandb import WandB
 
 Keep = Callable[[Sweep, Path], Any]
 """``keep(sweep, folder)`` makes a sweep save its networks, and returns a callback that prunes."""
@@ -65,42 +63,33 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
       None after a dry run, and on all but process 0.
     """
     check(options)
-    try:
-        options = dataclasses.replace(options, out=options.out.expanduser())
-        # First: from then on JAX computes on the CPU, as it must where there are no such chips.
-        chips = topology_devices(options.topology) if options.topology else []
-        if not chips:
-            hosts.initialize(options.coordinator, options.num_processes, options.process_id)
-        sweep = make_sweep(axes, base, load=functools.partial(data.load, data_dir=options.data_dir))
-        devices = chips or jax.devices()
-        data_devices = options.execution.devices_per_run or len(devices)
-        engine.sweep_mesh(devices, data_devices)
-        for plan in sweep.firsts:
-            sweep.task.check(plan, data_devices)
-        with hosts.abort_on_error():
-            if not options.dry_run:
-                return _run(options, sweep, title, metrics, read, keep)
-            _dry_run(options, sweep, chips)
-            return None
-    except (ValueError, OSError, ImportError) as error:
-        raise SystemExit(str(error)) from error
+    options = dataclasses.replace(options, out=options.out.expanduser())
+    # First: from then on JAX computes on the CPU, as it must where there are no such chips.
+    chips = topology_devices(options.topology) if options.topology else []
+    if not chips:
+        hosts.initialize(*dataclasses.astuple(options.processes))
+    sweep = make_sweep(axes, base, load=functools.partial(data.load, data_dir=options.data_dir))
+    devices = chips or jax.devices()
+    data_devices = options.execution.devices_per_run or len(devices)
+    engine.sweep_mesh(devices, data_devices)
+    for plan in sweep.firsts:
+        sweep.task.check(plan, data_devices)
+    with hosts.abort_on_error():
+        if not options.dry_run:
+            return _run(options, sweep, title, metrics, read, keep)
+        _dry_run(options, sweep, chips)
+        return None
 
 
-def end(main: Callable[[], int]) -> NoReturn:
-    """Runs a command to its exit, as :func:`nf_resnets.command_line.finish`.
-
-    Raises:
-      SystemExit: always.
-    """
-    code = command_line.finish(
-        main, "Stopped; what was finished is kept, and the same command goes on."
-    )
+def end(command: Callable[[], int | None]) -> int:
+    """Runs a command, as :func:`nf_resnets.command_line.finish`; exits where runs still compile."""
+    code = command_line.finish(command)
     if engine.is_at_work():
         # Nothing else ends a compilation, and Python would wait for it.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    raise SystemExit(code)
+    return code
 
 
 def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
@@ -234,7 +223,11 @@ def _make_and_grow(
     """Makes what is missing, and adds rates for as long as the best one lies at an edge."""
     grown = dict.fromkeys(("lowest", "highest"), 0)
     while True:
-        with _watched(options, sweep, rows, stop, keep) as callback:
+        with contextlib.ExitStack() as stack:
+            callback = _watch(options, sweep, rows, keep, stack)
+            # Only while runs are trained is there anything to save: before and after, a signal ends
+            # the process at once.
+            stack.enter_context(stop)
             outcome = make(sweep, callback=callback, stop=lambda: stop.requested)
         if outcome.stopped or (stop.requested and jax.process_count() == 1):
             return sweep, outcome
@@ -253,33 +246,23 @@ def _make_and_grow(
             print(f"The best rate lies at the grid's edge: adding {added}.")
 
 
-@contextlib.contextmanager
-def _watched(
-    options: Options, sweep: Sweep, rows: Rows, stop: Preemption, keep: Keep | None
-) -> Iterator[Callbacks]:  # fmt: skip
-    """What shows and logs the runs, on process 0; meanwhile a signal sets ``stop``."""
-    with contextlib.ExitStack() as stack:
-        callbacks: list[Any] = []
-        networks = None if keep is None else keep(sweep, options.out)
-        if hosts.is_process_zero():
-            if networks is not None:
-                callbacks.append(networks)
-                stack.callback(networks.prune)
-            left = [plan for plan in sweep.plans if plan.key not in rows]
-            display = stack.enter_context(Display(left))
-            callbacks.append(display)
-            if options.tensorboard:
-                boards = TensorBoard(options.out / "tensorboard")
-                callbacks.append(stack.enter_context(boards))
-            if options.wandb:
-                callbacks.append(stack.enter_context(WandB(options.out)))
-            stack.enter_context(warnings.catch_warnings())
-            # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
-            warnings.showwarning = lambda message, *_, **__: display.on_message(str(message))
-        # Only while runs are trained is there anything to save: before and after, a signal ends
-        # the process at once.
-        stack.enter_context(stop)
-        yield Callbacks(*callbacks)
+def _watch(
+    options: Options, sweep: Sweep, rows: Rows, keep: Keep | None, stack: contextlib.ExitStack
+) -> Callbacks:
+    """What shows and logs the runs, on process 0."""
+    networks = None if keep is None else keep(sweep, options.out)
+    if not hosts.is_process_zero():
+        return Callbacks()
+    callbacks: list[Any] = []
+    if networks is not None:
+        callbacks.append(networks)
+        stack.callback(networks.prune)
+    display = stack.enter_context(Display([p for p in sweep.plans if p.key not in rows]))
+    callbacks.append(display)
+    stack.enter_context(warnings.catch_warnings())
+    # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
+    warnings.showwarning = lambda message, *_, **__: display.on_message(str(message))
+    return stack.enter_context(options.logs.opened(options.out, *callbacks))
 
 
 def _result(

@@ -5,14 +5,60 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.select import METRICS
 from nf_resnets.sweep.settings import shown
+from nf_resnets.training.callbacks import Callbacks
+from nf_resnets.training.tensorboard import TensorBoard
+from nf_resnets.training.wandb import WandB
+
+DataDir = Annotated[
+    str | None,
+    tyro.conf.arg(
+        help="Where tensorflow-datasets keeps its data, or CIFAR's binary files lie; by default "
+        "where tensorflow-datasets looks. Digits need none."
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Logs:
+    """Where else runs are logged."""
+
+    tensorboard: bool = False
+    """Write TensorBoard logs into tensorboard/ in the folder of the results."""
+    wandb: bool = False
+    """Log with Weights & Biases into wandb/ in the folder of the results: offline, unless
+    WANDB_MODE is online."""
+
+    @contextlib.contextmanager
+    def opened(self, folder: Path, *others: Any) -> Iterator[Callbacks]:
+        """The callbacks that write the logs into a folder, after the others."""
+        with contextlib.ExitStack() as stack:
+            logs: list[Any] = []
+            if self.tensorboard:
+                logs.append(stack.enter_context(TensorBoard(folder / "tensorboard")))
+            if self.wandb:
+                logs.append(stack.enter_context(WandB(folder)))
+            yield Callbacks(*others, *logs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Processes:
+    """Several processes that work as one."""
+
+    coordinator: str | None = None
+    """HOST:PORT of process 0, where several processes work as one; on a Cloud TPU leave it out."""
+    num_processes: int | None = None
+    """How many processes there are."""
+    process_id: int | None = None
+    """The index of this process, from 0."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,20 +88,10 @@ class Options:
     counted at each batch size."""
     retry: bool = False
     """Try runs again that failed or ran out of memory."""
-    tensorboard: bool = False
-    """Write TensorBoard logs into the folder's tensorboard/."""
-    wandb: bool = False
-    """Log with Weights & Biases into the folder's wandb/: offline, unless WANDB_MODE is online."""
-    data_dir: str | None = None
-    """Where tensorflow-datasets keeps its data, or CIFAR's binary files lie; by default where
-    tensorflow-datasets looks. Digits need none."""
-    execution: Annotated[Execution, tyro.conf.OmitArgPrefixes] = Execution()
-    coordinator: str | None = None
-    """HOST:PORT of process 0, where several processes work as one; on a Cloud TPU leave it out."""
-    num_processes: int | None = None
-    """How many processes there are."""
-    process_id: int | None = None
-    """The index of this process, from 0."""
+    data_dir: DataDir = None
+    logs: Logs = Logs()
+    execution: Execution = Execution()
+    processes: Processes = Processes()
 
 
 def check(options: Options) -> None:
@@ -63,12 +99,12 @@ def check(options: Options) -> None:
     parse_target(options.target)
     index, count = options.shard
     if not 0 <= index < count:
-        raise SystemExit(f"--shard {index} {count} found; expected I N with 0 <= I < N.")
+        raise ValueError(f"--shard {index} {count} found; expected I N with 0 <= I < N.")
     if count > 1 and (options.extend or options.ray):
         other = "--extend" if options.extend else "--ray"
-        raise SystemExit(f"{other} found with --shard; expected one of the two.")
+        raise ValueError(f"{other} found with --shard; expected one of the two.")
     if options.topology and not options.dry_run:
-        raise SystemExit(
+        raise ValueError(
             f"--topology {options.topology} found without --dry-run; expected both, since programs "
             "for that slice are compiled here and cannot run here."
         )
@@ -87,9 +123,9 @@ def parse_target(text: str) -> tuple[str, float] | None:
     with contextlib.suppress(ValueError):
         if metric in METRICS and math.isfinite(float(number)):
             return metric, float(number)
-    raise SystemExit(
+    raise ValueError(
         f"--target {shown(text)} found; expected METRIC=NUMBER with one of {', '.join(METRICS)}."
     )
 
 
-__all__ = ["Options", "check", "parse_target"]
+__all__ = ["DataDir", "Logs", "Options", "Processes", "check", "parse_target"]

@@ -155,7 +155,7 @@ def finish(result: Result, options: Options, *, title: str) -> int:
     """Draws everything, prints the table and the last words; returns the exit code.
 
     Raises:
-      SystemExit: if a file cannot be written; the runs are kept.
+      OSError: if a file cannot be written; the runs are kept.
     """
     folder = options.out.expanduser()
     datasets = {row["dataset"] for row in result.rows}
@@ -167,7 +167,7 @@ def finish(result: Result, options: Options, *, title: str) -> int:
         files = draw(result, folder, title=title, chance=chance, target=options.target)
         _write_settings(result, folder)
     except OSError as error:
-        raise SystemExit(f"{error}; the runs are kept, and the same command goes on.") from error
+        raise OSError(f"{error}; the runs are kept, and the same command goes on.") from error
     print()
     if "table.txt" in files:
         print((folder / "table.txt").read_text())

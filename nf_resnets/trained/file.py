@@ -48,7 +48,7 @@ _KINDS: dict[str, Any] = {"images": Images, "sentences": Sentences}
 _VOCABULARIES = ("source_vocabulary", "target_vocabulary")
 
 
-class TrainedError(Exception):
+class TrainedError(ValueError):
     """A network that cannot be saved, loaded or used; one sentence says why."""
 
 

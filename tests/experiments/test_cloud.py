@@ -9,8 +9,9 @@ import pytest
 import tyro
 import yaml
 
-from nf_resnets.sweep import __main__ as sweep
+from nf_resnets.cli.sweep import Sweep
 from nf_resnets.sweep import settings
+from nf_resnets.sweep.options import Processes
 
 CLOUD = Path(__file__).parents[2] / "experiments" / "cloud"
 KEEP = "experiments/cloud/keep.sh"
@@ -40,8 +41,8 @@ def calls_of(script, tmp_path, **environment):
 
 
 def options_of(words):
-    """Parses what follows ``nf_resnets.sweep`` as the sweep does."""
-    command = tyro.cli(sweep.Command, args=words[words.index("nf_resnets.sweep") + 1 :])
+    """Parses what follows ``nf-resnets sweep`` as the sweep does."""
+    command = tyro.cli(Sweep, args=words[words.index("sweep") + 1 :])
     assert set(settings.parse(command.grid)) == {"peak_lr", "batch_size", "seed"}
     assert command.options.out == Path("runs/lr-sweep")
     return command.options
@@ -55,13 +56,12 @@ def test_skypilot_starts_a_sweep_whose_results_are_kept(name, extra, tmp_path):
     assert f"--editable '.[{extra},data,experiments]'" in task["setup"]
     ((shell, script, *words),), code = calls_of(task["run"], tmp_path, **NODE)
     assert (shell, script, code) == ("bash", KEEP, 0)
-    assert words[:3] == ["runs/lr-sweep", "/results", "python"]
+    assert words[:3] == ["runs/lr-sweep", "/results", "nf-resnets"]
     options = options_of(words)
     if name == "gpu.yaml":
-        assert options.coordinator == "10.0.0.7:1234"
-        assert (options.num_processes, options.process_id) == (2, 1)
+        assert options.processes == Processes("10.0.0.7:1234", 2, 1)
     else:
-        assert options.coordinator is None
+        assert options.processes == Processes()
 
 
 def test_xpk_starts_a_sweep_whose_results_are_kept(tmp_path):

@@ -43,7 +43,7 @@ def test_an_axis_of_the_command_line_takes_the_place_of_the_scale_s():
     axes, base = experiment.resolve(command)
     assert axes["seed"] == (0, 1, 2) and axes["epochs"] == (1.0, 2.0)
     assert "epochs" not in base
-    with pytest.raises(SystemExit, match="--grid: peak_lr='' found; expected a finite number"):
+    with pytest.raises(ValueError, match="peak_lr='' found; expected a finite number"):
         experiment.resolve(experiment.Command(grid=("peak_lr=",)))
 
 

@@ -378,9 +378,8 @@ def waited(pid, seconds, codes):
 def serve(cache):
     """Answers `{"start": arguments}` by a pid, and `{"wait": pid, "seconds": s}` by a code."""
     from nf_resnets import data
-    from nf_resnets.plotting import sweep  # noqa: F401
-    from nf_resnets.sweep import __main__  # noqa: F401
-    from nf_resnets.trained import command  # noqa: F401
+    from nf_resnets.cli import networks, sweep  # noqa: F401
+    from nf_resnets.plotting import sweep as figures  # noqa: F401
     from tests.training import linear  # noqa: F401
 
     data.load("digits")

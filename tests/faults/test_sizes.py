@@ -7,8 +7,8 @@ import time
 import pytest
 import tyro
 
+from nf_resnets.cli.sweep import Sweep
 from nf_resnets.sweep import Rows, make_sweep, settings
-from nf_resnets.sweep import __main__ as main
 
 NINES = "9" * 400
 
@@ -41,8 +41,8 @@ NINES = "9" * 400
 def test_too_large_is_refused_in_one_sentence(arguments, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     start = time.monotonic()
-    with pytest.raises(SystemExit) as caught:
-        main.main(tyro.cli(main.Command, args=[*arguments, "--dry-run"]))
+    with pytest.raises(ValueError) as caught:
+        tyro.cli(Sweep, args=[*arguments, "--dry-run"])()
     said = str(caught.value)
     assert sentence in said and "\n" not in said and len(said) < 400
     assert time.monotonic() - start < 20  # a grid that is made, or a network, takes longer
@@ -67,7 +67,7 @@ def test_a_dry_run_of_a_million_points_makes_none_of_them(tmp_path, monkeypatch,
     words += ["scheme=skipinit,alpha_one", "seed=0:49999"]
     start = time.monotonic()
     arguments = ["--grid", *words, "--model", "wrn-10-1", "--out", "runs", "--dry-run"]
-    assert main.main(tyro.cli(main.Command, args=arguments)) == 0
+    assert tyro.cli(Sweep, args=arguments)() == 0
     said = capsys.readouterr().out
     assert "Grid: 1,000,000 runs, 1 of them done" in said and "999,999 runs of 220 steps" in said
     assert len(made) == 2 and time.monotonic() - start < 20

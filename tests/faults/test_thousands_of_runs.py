@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import tyro
 
+from nf_resnets.cli.sweep import Sweep
 from nf_resnets.sweep import Rows, make_sweep, results, settings
-from nf_resnets.sweep import __main__ as main
 from nf_resnets.training.wave import row_of
 
 ROOT = Path(__file__).parents[2]
@@ -51,11 +51,11 @@ def fill(folder, runs):
 
 def cost(folder, runs):
     """Calls of Python functions of the command on finished runs."""
-    wanted = tyro.cli(main.Command, args=command(folder, runs))
+    wanted = tyro.cli(Sweep, args=command(folder, runs))
     profile = cProfile.Profile()
     try:
         profile.enable()
-        assert main.main(wanted) == 0
+        assert wanted() == 0
     finally:
         profile.disable()
     return sum(entry.callcount for entry in profile.getstats())
@@ -91,7 +91,7 @@ def ended_after(process):
 def told_to_stop(folder, runs, after):
     """Seconds and code of the end of a command that has said its first line some time before."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "nf_resnets.sweep", *command(folder, runs)],
+        [sys.executable, "-m", "nf_resnets", "sweep", *command(folder, runs)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"},
     )  # fmt: skip

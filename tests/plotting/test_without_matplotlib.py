@@ -7,7 +7,7 @@ import pytest
 
 from experiments import theory_signal
 from experiments.main import Command, main
-from nf_resnets.analysis import __main__ as analyze
+from nf_resnets.cli import analyze
 from nf_resnets.plotting.style import NO_MATPLOTLIB
 from tests.test_main import run
 
@@ -35,8 +35,7 @@ def test_a_sweep_writes_rows_and_table(monkeypatch, capsys, tmp_path):
 
 
 def test_analyze_writes_its_table(capsys, tmp_path):
-    options = analyze.Options(model="wrn-10-1", out=tmp_path / "page")
-    assert analyze.main(options) == 0
+    analyze.Analyze(model="wrn-10-1", out=tmp_path / "page")()
     assert NO_MATPLOTLIB in capsys.readouterr().err
     assert {path.name for path in (tmp_path / "page").iterdir()} == {"blocks.csv"}
 

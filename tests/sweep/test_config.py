@@ -7,29 +7,29 @@ import sys
 import pytest
 
 from nf_resnets import __main__ as entry
-from nf_resnets.sweep.__main__ import Command
+from nf_resnets.cli.networks import Train
+from nf_resnets.cli.sweep import Sweep
 from nf_resnets.sweep.config import read_config, with_config
 from nf_resnets.sweep.results import Result, _write_settings
 from nf_resnets.sweep.settings import RunSettings, parse
-from nf_resnets.trained import command as trained
 
 
 def test_the_settings_of_a_sweep_are_its_grid_again(tmp_path):
     axes = {"peak_lr": (0.1, 0.25), "scheme": ("fixup", "skipinit"), "flip": (True, False)}
     base = {"model": "wrn-10-1", "epochs": 1.5}
     _write_settings(Result([], axes, base, {}, 0, 0, []), tmp_path)
-    found = with_config(Command(), ["--config", str(tmp_path / "settings.json")])
+    found = with_config(Sweep(), ["--config", str(tmp_path / "settings.json")])
     assert parse(found.grid) == axes
     assert found.settings == RunSettings(**base)
     with pytest.raises(ValueError, match="has a grid; expected the settings of one run"):
-        with_config(trained.Train(), [f"--config={tmp_path / 'settings.json'}"])
+        with_config(Train(), [f"--config={tmp_path / 'settings.json'}"])
 
 
 def test_options_given_besides_win(tmp_path, monkeypatch):
     path = tmp_path / "mine.json"
     path.write_text('{"peak_lr": 0.3, "seed": 7}')
     wanted = []
-    monkeypatch.setattr(trained, "carry_out", lambda command: wanted.append(command) or 0)
+    monkeypatch.setattr(Train, "__call__", wanted.append)
     words = ["nf-resnets", "train", "--config", str(path), "--seed", "8"]
     monkeypatch.setattr(sys, "argv", words)
     assert entry.main() == 0

@@ -69,5 +69,5 @@ def test_more_runs_than_fit_are_refused(reported):
 def test_a_topology_without_its_compiler_is_one_sentence(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     options = Options(topology="v5e:4", dry_run=True)
-    with pytest.raises(SystemExit, match="^the slice v5e:4 needs TPUs' compiler|for Linux on x86"):
+    with pytest.raises(ImportError, match="^the slice v5e:4 needs TPUs' compiler|for Linux on x86"):
         command.run(options, {"seed": (0,)}, {}, "Sweep")

@@ -61,7 +61,7 @@ def test_seeds_of_a_sweep_in_part_are_those_that_were_made(missing, seeds):
 
 def test_a_file_that_cannot_be_written_is_a_sentence(quick_figures, tmp_path):
     (tmp_path / "report.html").mkdir()
-    with pytest.raises(SystemExit, match="report.html'?; the runs are kept, and the same command"):
+    with pytest.raises(OSError, match="report.html'?; the runs are kept, and the same command"):
         results.finish(made(), Options(out=tmp_path), title="A sweep")
 
 
@@ -84,5 +84,5 @@ def test_batch_sizes_have_steps_to_a_target(tmp_path, monkeypatch):
         ("test_accuracy", 1.0)
     ] * 2
     for wrong in ("0.5", "loss=0.5", "train_loss=", "train_loss=nan"):
-        with pytest.raises(SystemExit, match=f"--target '{wrong}' found; expected METRIC=NUMBER"):
+        with pytest.raises(ValueError, match=f"--target '{wrong}' found; expected METRIC=NUMBER"):
             check(Options(target=wrong))

@@ -33,7 +33,7 @@ def start(out, *arguments, devices=2):
     return [
         subprocess.Popen(
             [
-                sys.executable, "-m", "nf_resnets.sweep", *GRID, *arguments,
+                sys.executable, "-m", "nf_resnets", "sweep", *GRID, *arguments,
                 "--out", str(out if index == 0 else out.with_name(f"{out.name}-other")),
                 "--coordinator", f"127.0.0.1:{port}", "--num-processes", "2",
                 "--process-id", str(index),
@@ -62,7 +62,17 @@ def rows(out):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     out = tmp_path_factory.mktemp("alone") / "out"
-    command = [sys.executable, "-m", "nf_resnets.sweep", *GRID, "--epochs", "2", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "nf_resnets",
+        "sweep",
+        *GRID,
+        "--epochs",
+        "2",
+        "--out",
+        str(out),
+    ]
     subprocess.run(command, cwd=ROOT, env=environment(1), check=True, timeout=240,
                    capture_output=True)  # fmt: skip
     return rows(out)

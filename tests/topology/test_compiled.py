@@ -85,7 +85,6 @@ def test_a_tiny_network_on_one_chip_is_as_compiled_by_hand():
     # The permutation of an epoch, which a call makes once, is no part of a step.
     assert 0.98 * cost["flops"] <= found.flops <= 1.02 * cost["flops"]
     assert 0.8 * cost["bytes accessed"] <= found.bytes <= 1.02 * cost["bytes accessed"]
-    assert found.call_bytes > 0
     # The reader's own count comes near the compiler's, padding of tiles included.
     read = hlo.work(by_hand.as_text(), repeat_loops=False)
     assert read["bytes"] == pytest.approx(cost["bytes accessed"], rel=0.35)
@@ -135,7 +134,7 @@ def test_a_scan_counts_as_often_as_it_goes_round():
 @needs_libtpu
 def test_a_dry_run_prints_what_a_grid_needs_of_a_slice(tmp_path):
     command = [
-        sys.executable, "-m", "nf_resnets.sweep", "--grid", "seed=0:1", "--model", "wrn-10-1",
+        sys.executable, "-m", "nf_resnets", "sweep", "--grid", "seed=0:1", "--model", "wrn-10-1",
         "--stem-channels", "4", "--epochs", "2", "--out", str(tmp_path / "none"), "--dry-run",
         "--topology", "v5e:2x2", "--devices-per-run", "2",
     ]  # fmt: skip

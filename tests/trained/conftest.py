@@ -5,8 +5,9 @@ import dataclasses
 import jax
 import pytest
 
+from nf_resnets.cli import networks as command
+from nf_resnets.command_line import finish
 from nf_resnets.sweep import RunSettings
-from nf_resnets.trained import command
 
 EPOCHS = 4  # of 44 steps each
 REAL, COMPILE = command.fit.training.image_program, jax.stages.Lowered.compile
@@ -55,5 +56,5 @@ def home(tmp_path_factory, image_program):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command.fit.training, "image_program", image_program)
         out = folder / "digits.safetensors"
-        assert command.carry_out(wanted(out, samples=folder / "digits")) == 0
+        assert finish(wanted(out, samples=folder / "digits")) == 0
     return folder

@@ -10,8 +10,9 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from nf_resnets import data, trained
+from nf_resnets.cli import networks as command
+from nf_resnets.command_line import finish
 from nf_resnets.sweep.settings import make
-from nf_resnets.trained import command
 from nf_resnets.trained.fit import SETTINGS
 from nf_resnets.trained.fit_translation import TranslationRecipe
 from tests.models.trees import quick_jit
@@ -28,7 +29,7 @@ def said(capsys):
 def fails(wanted, capsys):
     """The one sentence on stderr with which a command ends with code 2."""
     capsys.readouterr()
-    assert command.carry_out(wanted) == 2
+    assert finish(wanted) == 2
     out, err = said(capsys)
     assert err.count("\n") == 1 and "Traceback" not in err, err
     return err
@@ -38,7 +39,7 @@ def test_a_trained_network_names_digits(home, capsys):
     """As the network does that is applied to the raw test images."""
     files = sorted((home / "digits").glob("*.png"))
     assert [file.stem.split("_")[1] for file in files] == list("0123456789")
-    assert command.carry_out(command.Predict(home / "digits.safetensors", tuple(files), top=2)) == 0
+    assert finish(command.Predict(home / "digits.safetensors", tuple(files), top=2)) == 0
     lines = [line.split() for line in said(capsys)[0].splitlines()]
     right = sum(line[1] == file.stem[-1] for line, file in zip(lines, files, strict=True))
     found = trained.load(home / "digits.safetensors")
@@ -57,7 +58,7 @@ def test_a_trained_network_names_digits(home, capsys):
 
 
 def test_what_a_file_holds_is_shown(home, capsys):
-    assert command.carry_out(command.Show(home / "digits.safetensors")) == 0
+    assert finish(command.Show(home / "digits.safetensors")) == 0
     out = said(capsys)[0]
     found = trained.load(home / "digits.safetensors")
     count = sum(leaf.size for leaf in jax.tree.leaves(found.variables["params"]))
@@ -82,7 +83,7 @@ def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, caps
     wanted = command.Tune(
         home / "digits.safetensors", tmp_path / "tuned.safetensors", learn="head", settings=how
     )
-    assert command.carry_out(wanted) == 0
+    assert finish(wanted) == 0
     assert "2 of " in said(capsys)[0]
     old, new = (trained.load(path) for path in (wanted.file, wanted.out))
     stem = [each.variables["params"]["stem"]["kernel"] for each in (old, new)]
@@ -99,7 +100,7 @@ def test_fine_tuning(home, capsys):
     wanted = command.Tune(
         home / "digits.safetensors", home / "tuned.safetensors", learn="head", settings=how
     )
-    assert command.carry_out(wanted) == 0
+    assert finish(wanted) == 0
     assert "leaves learn" in said(capsys)[0]
     # A new head on features of the same digits.
     assert trained.load(home / "tuned.safetensors").notes["test_accuracy"] > 0.6
@@ -107,7 +108,7 @@ def test_fine_tuning(home, capsys):
 
 def test_export(home, capsys):
     wanted = command.Export(home / "digits.safetensors", home / "net.stablehlo")
-    assert command.carry_out(wanted) == 0
+    assert finish(wanted) == 0
     assert "from pixels float32 [b, 8, 8, 1], 0 to 16" in said(capsys)[0]
     program = jax.export.deserialize(bytearray((home / "net.stablehlo").read_bytes()))
     assert program.call(np.zeros((2, 8, 8, 1), np.float32)).shape == (2, 10)
@@ -155,7 +156,7 @@ def test_any_picture_is_named_beside_one_that_cannot_be_read(home, tmp_path, cap
     good, bad = tmp_path / "a.jpg", tmp_path / "text.png"
     Image.fromarray(rng.integers(0, 256, (300, 500, 3), np.uint8)).save(good)
     bad.write_text("no image\n")
-    assert command.carry_out(command.Predict(home / "digits.safetensors", (bad, good))) == 2
+    assert finish(command.Predict(home / "digits.safetensors", (bad, good))) == 2
     out, err = said(capsys)
     assert out.startswith(str(good)) and out.count("\n") == 1 and "cannot be read as an" in err
     assert out.count("%") == 3
@@ -181,7 +182,7 @@ def test_sentences_are_translated(translator, capsys):
     from nf_resnets.translation.vocabulary import Vocabulary
 
     sentences = ("ein haus", "am see")
-    assert command.carry_out(command.Predict(translator, sentence=sentences, beam=2)) == 0
+    assert finish(command.Predict(translator, sentence=sentences, beam=2)) == 0
     out = said(capsys)[0]
     found = trained.load(translator)
     vocabulary = Vocabulary(found.inputs.source_vocabulary, found.inputs.target_vocabulary)
@@ -204,7 +205,7 @@ def test_a_published_checkpoint_is_kept(tmp_path, capsys):
         tmp_path / "theirs.safetensors", tmp_path / "net", "resnet-34", "batchnorm",
         class_names=tmp_path / "classes.txt", stem_channels=4,
     )  # fmt: skip
-    assert command.carry_out(wanted) == 0
+    assert finish(wanted) == 0
     assert "laid out as torchvision-resnet" in said(capsys)[0]
     found = trained.load(tmp_path / "net")
     assert found.inputs.class_names == names
@@ -230,7 +231,7 @@ def test_a_translator_is_trained_and_translates(tmp_path, capsys):
         layers=1, channels=8, heads=2, steps=12, max_tokens=600, vocabulary=200
     )
     wanted = command.TrainTranslator(tmp_path / "net", recipe=recipe, tested=2)
-    assert command.carry_out(wanted) == 0
+    assert finish(wanted) == 0
     out = said(capsys)[0]
     assert "step 12 of 12: loss " in out and "of copies; nrefs:1" in out
     found = trained.load(tmp_path / "net")
@@ -238,9 +239,7 @@ def test_a_translator_is_trained_and_translates(tmp_path, capsys):
         "de",
         "en",
     )
-    assert (
-        command.carry_out(command.Predict(tmp_path / "net", sentence=("Anna hat drei Hüte.",))) == 0
-    )
+    assert finish(command.Predict(tmp_path / "net", sentence=("Anna hat drei Hüte.",))) == 0
     assert said(capsys)[0].count("\n") == 1
     for change, message in (
         ({"scheme": "batchnorm"}, "expected one for transformer networks"),

@@ -9,7 +9,8 @@ import pytest
 import safetensors.numpy
 
 from nf_resnets import trained
-from nf_resnets.trained import command
+from nf_resnets.cli import networks as command
+from nf_resnets.command_line import finish
 from nf_resnets.trained.pictures import write_picture
 from tests.trained.networks import (
     drawn,
@@ -102,10 +103,10 @@ def test_nothing_that_steers_a_terminal_is_printed(tmp_path, capsys):
         manifest["versions"].update({evil: evil}),
     ))  # fmt: skip
     write_picture(tmp_path / "a.png", np.zeros((8, 8, 1)), takes())
-    assert command.carry_out(command.Show(path)) == 0
-    assert command.carry_out(command.Predict(path, (tmp_path / "a.png",))) == 0
+    assert finish(command.Show(path)) == 0
+    assert finish(command.Predict(path, (tmp_path / "a.png",))) == 0
     forge(path, lambda manifest: manifest["model"].update({"class": evil}))
-    assert command.carry_out(command.Show(path)) == 2
+    assert finish(command.Show(path)) == 2
     found = capsys.readouterr()
     for letter in found.out + found.err:
         assert letter == "\n" or letter.isprintable()

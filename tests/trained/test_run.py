@@ -6,7 +6,9 @@ import signal
 import pytest
 
 from nf_resnets import places
-from nf_resnets.trained import command, run
+from nf_resnets.cli import networks as command
+from nf_resnets.command_line import finish
+from nf_resnets.trained import run
 from nf_resnets.training.checkpoint import Checkpoints, held
 from tests.trained.conftest import wanted
 
@@ -33,7 +35,7 @@ def interrupted(monkeypatch, number=signal.SIGINT):
 
 def fails(wanted, capsys, code=2):
     capsys.readouterr()
-    assert command.carry_out(wanted) == code
+    assert finish(wanted) == code
     err = capsys.readouterr().err
     assert "Traceback" not in err
     return err
@@ -61,7 +63,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_file(
         err = fails(wanted(out), capsys, 128 + number)
     step = kept(err, tmp_path / "net.safetensors.unfinished")
     assert 44 <= step < 176 and not out.exists()
-    assert command.carry_out(wanted(out)) == 0
+    assert finish(wanted(out)) == 0
     found = capsys.readouterr().out
     assert f"goes on from step {step} of 176" in found
     assert "step 44 of 176" not in found and "step 176 of 176" in found
@@ -83,7 +85,7 @@ def test_a_training_whose_network_cannot_be_written_is_kept(
         patch.setattr(places, "write_whole", full)
         assert "No space left on device" in fails(wanted(out), capsys)
     assert Checkpoints(tmp_path / "net.safetensors.unfinished").steps()
-    assert command.carry_out(wanted(out)) == 0
+    assert finish(wanted(out)) == 0
     assert "goes on from step" in capsys.readouterr().out
     assert out.read_bytes() == (home / "digits.safetensors").read_bytes()
 

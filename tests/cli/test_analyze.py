@@ -14,7 +14,8 @@ import tyro
 from PIL import Image
 
 from nf_resnets import models, roles, schemes, trained
-from nf_resnets.analysis import __main__ as command
+from nf_resnets.cli.analyze import Analyze, page_of
+from nf_resnets.cli.page import start
 from nf_resnets.roles import Role
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 def options(folder, **changes):
     small = {"model": "wrn-16-1", "batch_size": 16, "stem_channels": 4}
-    return command.Options(**{**small, "out": folder, **changes})
+    return Analyze(**{**small, "out": folder, **changes})
 
 
 def rows_of(folder):
@@ -35,7 +36,7 @@ def test_a_page_is_written(tmp_path, capsys):
         *("--model", "cifar-resnet-8", "--scheme", "fixup", "--batch-size", "16"),
         *("--seed", "3", "--stem-channels", "4", "--out", str(tmp_path / "page")),
     ]
-    command.main(tyro.cli(command.Options, args=arguments))
+    tyro.cli(Analyze, args=arguments)()
     said = capsys.readouterr().out
     assert "L = 3" in said and "page.png" in said
     rows = rows_of(tmp_path / "page")
@@ -70,32 +71,32 @@ def make():
 def test_a_network_of_the_users_own_has_a_page(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
-    assert command.main(command.Options(network="mine:make", out=tmp_path / "page")) == 0
+    Analyze(network="mine:make", out=tmp_path / "page")()
     rows = rows_of(tmp_path / "page")
     assert [row["name"] for row in rows] == ["blocks/0", "blocks/1"]
     for row in rows:
         # Its head is 0, and was drawn; nothing in it normalises.
         assert float(row["gradient_norm"]) >= float(row["bound"]) > 0
         assert float(row["branch"]) > 0 and "closed_sum" not in row
-    with pytest.raises(SystemExit, match="expected module:function, and mine has none"):
-        command.main(command.Options(network="mine:other", out=tmp_path / "new"))
-    with pytest.raises(SystemExit, match="page has page.png; expected a folder without one"):
-        command.main(command.Options(network="mine:make", out=tmp_path / "page"))
+    with pytest.raises(ValueError, match="expected module:function, and mine has none"):
+        Analyze(network="mine:other", out=tmp_path / "new")()
+    with pytest.raises(ValueError, match="page has page.png; expected a folder without one"):
+        Analyze(network="mine:make", out=tmp_path / "page")()
 
 
 @pytest.mark.slow
 def test_a_trained_network_stands_beside_its_start(tmp_path, capsys):
     model = models.WideResNet(depth=10, stem_channels=4, scheme="skipinit")
     images, keys = jnp.zeros((2, 8, 8, 1)), jax.random.split(jax.random.key(0), 3)
-    params = command._start(model, schemes.get("skipinit"), images, keys)["params"]
+    params = start(model, schemes.get("skipinit"), images, keys)["params"]
     params = roles.assign(params).map(
         lambda leaf, value: jnp.full_like(value, 0.5) if leaf.role is Role.ALPHA else value, params
     )
     inputs = trained.Images((8, 8, 1), (4.9,), (6.0,), 16.0, tuple("abcdefghij"))
     file = trained.save(tmp_path / "mine.safetensors", model, {"params": params}, inputs=inputs)
-    chosen = command.Options(file=file, batch_size=16, out=tmp_path / "page")
-    assert [n for n in command.analyse(chosen).notes if "digits has other classes" in n]
-    assert command.main(chosen) == 0
+    chosen = Analyze(file=file, batch_size=16, out=tmp_path / "page")
+    assert [n for n in page_of(chosen).notes if "digits has other classes" in n]
+    chosen()
     assert "mine.safetensors" in capsys.readouterr().out
     assert (tmp_path / "page" / "page.png").stat().st_size > 10_000
     for row in rows_of(tmp_path / "page"):
@@ -109,7 +110,7 @@ def test_a_trained_network_stands_beside_its_start(tmp_path, capsys):
 def test_it_is_a_command(tmp_path):
     process = subprocess.run(
         [
-            *(sys.executable, "-m", "nf_resnets.analysis", "--model", "wrn-10-1"),
+            *(sys.executable, "-m", "nf_resnets", "analyze", "--model", "wrn-10-1"),
             *("--batch-size", "16", "--stem-channels", "4", "--out", str(tmp_path / "page")),
         ],
         cwd=ROOT,
@@ -125,7 +126,7 @@ def test_it_is_a_command(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["batchnorm", "rescalenet"])
 def test_normalised_and_calibrated_networks_have_a_page(tmp_path, scheme):
-    page = command.analyse(options(tmp_path, scheme=scheme, model="cifar-resnet-8"))
+    page = page_of(options(tmp_path, scheme=scheme, model="cifar-resnet-8"))
     assert len(page.rows) == 3
     closed = np.array([row["closed_sum"] for row in page.rows])
     measured = np.array([row["sum"] for row in page.rows])
@@ -149,7 +150,7 @@ def test_normalised_and_calibrated_networks_have_a_page(tmp_path, scheme):
     ],
 )
 def test_bad_options_end_in_one_sentence(tmp_path, changes, message):
-    with pytest.raises(SystemExit) as found:
-        command.main(options(tmp_path / "new", **changes))
+    with pytest.raises((ValueError, OSError, ImportError)) as found:
+        options(tmp_path / "new", **changes)()
     assert message in str(found.value) and "\n" not in str(found.value)
     assert not (tmp_path / "new").exists()

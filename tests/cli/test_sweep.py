@@ -1,4 +1,4 @@
-"""`python -m nf_resnets.sweep` as a user calls it: a sweep, its pictures, a dry run, bad input."""
+"""`nf-resnets sweep` as a user calls it: a sweep, its pictures, a dry run, bad input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 import tyro
 
 from nf_resnets import machine
-from nf_resnets.sweep import __main__ as main
+from nf_resnets.cli.sweep import Sweep
 from nf_resnets.sweep import command, results
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.settings import RunSettings
@@ -31,7 +31,7 @@ def call(*arguments, devices=1, timeout=240, **environment):
     flags = f"--xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "XLA_FLAGS": flags, "COLUMNS": "100", **environment}
     return subprocess.run(
-        [sys.executable, "-m", "nf_resnets.sweep", *map(str, arguments)],
+        [sys.executable, "-m", "nf_resnets", "sweep", *map(str, arguments)],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
 
@@ -39,8 +39,7 @@ def call(*arguments, devices=1, timeout=240, **environment):
 def here(monkeypatch, *arguments):
     """As :func:`call`, but in this process, since starting another takes seconds."""
     monkeypatch.setattr(command, "device_name", lambda: "1 x cpu")
-    code = main.main(tyro.cli(main.Command, args=[*map(str, arguments)]))
-    assert code == 0
+    assert tyro.cli(Sweep, args=[*map(str, arguments)])() == 0
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +101,7 @@ def test_a_dry_run_says_what_it_would_take(made, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--grid", "peak_lr="), "--grid: peak_lr='' found; expected a finite number"),
+        (("--grid", "peak_lr="), "peak_lr='' found; expected a finite number"),
         (("--grid", "rate=0.1"), "'rate' is no setting of a run"),
         (("--grid", "peak_lr=fast"), "peak_lr='fast' found; expected a finite number"),
         (("--grid", "peak_lr=-1"), "peak_lr=-1 found; expected a number above 0"),
@@ -119,8 +118,8 @@ def test_bad_input_is_refused_in_one_sentence_before_anything_starts(
     arguments, sentence, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as caught:
-        main.main(tyro.cli(main.Command, args=[*arguments]))
+    with pytest.raises((ValueError, OSError, ImportError)) as caught:
+        tyro.cli(Sweep, args=[*arguments])()
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("runs/sweep/*"))
@@ -129,7 +128,7 @@ def test_bad_input_is_refused_in_one_sentence_before_anything_starts(
 def test_help_explains_the_grid_and_every_setting(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit) as end:
-        tyro.cli(main.Command, args=["--help"])
+        tyro.cli(Sweep, args=["--help"])
     assert end.value.code == 0
     text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
     for words in ("2^-8:2^2 is every power", "--dry-run", "--peak-lr", "--grid"):
@@ -166,6 +165,6 @@ def test_the_grid_grows_where_the_best_rate_lies_at_its_edge():
 def test_a_table_without_its_rows_is_not_overwritten(tmp_path):
     """An earlier version or somebody else has written it."""
     (tmp_path / "rows.csv").write_text("scheme,accuracy\nmine,0.5\n")
-    with pytest.raises(SystemExit, match=r"rows.csv is there without the rows-\*.jsonl that it is"):
+    with pytest.raises(ValueError, match=r"rows.csv is there without the rows-\*.jsonl that it is"):
         command.run(Options(out=tmp_path), {"seed": (0,)}, {"model": "wrn-10-1"}, "Sweep")
     assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any
 
-import tyro
-
-from nf_resnets import command_line
+from nf_resnets.cli.sweep import RunOptions, SweepOptions
 from nf_resnets.plotting.rates import rate_range
 from nf_resnets.sweep import command
 from nf_resnets.sweep.options import Options
@@ -25,7 +23,7 @@ MARGIN = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
+class FindLr:
     """Find the learning rate of a network with short runs over a range of rates.
 
     The best rate has the lowest training loss at the end of the runs, in the mean over a tenth of
@@ -42,35 +40,27 @@ class Command:
     them. While the best one lies at an edge, rates beyond it are added: see --extend."""
     seeds: int = 3
     """Runs at each rate, from --seed on."""
-    options: Annotated[Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
-        dataclasses.field(default_factory=lambda: Options(out=Path("runs/find_lr"), extend=3))
-    )
-    settings: Annotated[RunSettings, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")] = (
-        dataclasses.field(default_factory=RunSettings)
-    )
+    options: SweepOptions = Options(out=Path("runs/find_lr"), extend=3)
+    settings: RunOptions = RunSettings()
 
-
-def main(wanted: Command) -> int:
-    """Makes the runs that are missing, draws them, prints the answer; returns the exit code."""
-    base = command.base_of(wanted.settings)
-    if "peak_lr" in base:
-        raise SystemExit(f"--peak-lr {base['peak_lr']:g} found; expected --rates.")
-    try:
-        axes = parse([f"peak_lr={wanted.rates}"])
-    except ValueError as error:
-        raise SystemExit(f"--rates {wanted.rates}: {error}") from None
-    first = base.pop("seed", 0)
-    axes["seed"] = tuple(range(first, first + wanted.seeds))
-    if not {"epochs", "steps"} & set(base):
-        base["steps"] = STEPS
-    result = command.run(
-        wanted.options, axes, base, "Learning rates", metrics=("train_loss",), read=at_end
-    )
-    if result is None:
-        return 0
-    code = finish(result, wanted.options, title="Learning rates of short runs")
-    print("\n" + answer(optimum(result.rows, metric="train_loss")))
-    return code
+    def __call__(self) -> int:
+        """Makes the runs that are missing, draws them, prints the answer."""
+        base = command.base_of(self.settings)
+        if "peak_lr" in base:
+            raise ValueError(f"--peak-lr {base['peak_lr']:g} found; expected --rates.")
+        axes = parse([f"peak_lr={self.rates}"])
+        first = base.pop("seed", 0)
+        axes["seed"] = tuple(range(first, first + self.seeds))
+        if not {"epochs", "steps"} & set(base):
+            base["steps"] = STEPS
+        result = command.run(
+            self.options, axes, base, "Learning rates", metrics=("train_loss",), read=at_end
+        )
+        if result is None:
+            return 0
+        code = finish(result, self.options, title="Learning rates of short runs")
+        print("\n" + answer(optimum(result.rows, metric="train_loss")))
+        return code
 
 
 def at_end(row: Row) -> dict[str, Any]:
@@ -120,9 +110,4 @@ def answer(best: Optimum) -> str:
     return f"{text}\nDiverged: {', '.join(counts) or 'none'}."
 
 
-def run(prog: str = "") -> NoReturn:
-    """Does what the command line says, and exits; its help calls it ``prog``."""
-    command.end(lambda: main(command_line.read(Command, prog)))
-
-
-__all__ = ["STEPS", "Command", "answer", "at_end", "main", "run"]
+__all__ = ["STEPS", "FindLr", "answer", "at_end"]

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from nf_resnets.sweep import Rows, find_lr, optimum
-from nf_resnets.sweep.find_lr import Command, answer, main
+from nf_resnets.cli.find_lr import STEPS, FindLr, answer
+from nf_resnets.sweep import Rows, optimum
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.settings import RunSettings
 
@@ -43,27 +43,27 @@ def test_the_rate_its_range_and_what_diverged_are_said():
 @pytest.mark.parametrize(
     ("wanted", "sentence"),
     [
-        (Command(settings=RunSettings(peak_lr=0.3)), "--peak-lr 0.3 found; expected --rates."),
-        (Command(rates="2^-2:x"), "--rates 2^-2:x: peak_lr='2^-2:x' found; expected a range"),
+        (FindLr(settings=RunSettings(peak_lr=0.3)), "--peak-lr 0.3 found; expected --rates."),
+        (FindLr(rates="2^-2:x"), "peak_lr='2^-2:x' found; expected a range"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(wanted, sentence):
-    with pytest.raises(SystemExit) as refused:
-        main(wanted)
-    assert sentence in refused.value.code
+    with pytest.raises(ValueError) as refused:
+        wanted()
+    assert sentence in str(refused.value)
 
 
 @pytest.mark.slow
 def test_the_digits_have_a_rate(tmp_path, monkeypatch, capsys):
     first = jax.devices()[:1]
     monkeypatch.setattr(jax, "devices", lambda *_: first)
-    wanted = Command(
+    wanted = FindLr(
         rates="2^-6,2^-3,2^10", seeds=1, options=Options(out=tmp_path),
         settings=RunSettings(model="wrn-10-1", stem_channels=4, seed=3),
     )  # fmt: skip
-    assert main(wanted) == 0
+    assert wanted() == 0
     out = capsys.readouterr().out
-    assert f"{find_lr.STEPS} steps" in (tmp_path / "report.html").read_text()
+    assert f"{STEPS} steps" in (tmp_path / "report.html").read_text()
     # An epoch has 11 steps of 128 images, the last one the hundredth step alone.
     rows = [row for row in Rows(tmp_path).read().values() if row["state"] == "finished"]
     assert len(rows) == 2
@@ -72,5 +72,5 @@ def test_the_digits_have_a_rate(tmp_path, monkeypatch, capsys):
     assert f": training loss {min(row['train_loss'] for row in rows):.3g}." not in out
     assert "Diverged: 2^10 (1 of 1)." in out and "The best rate is 2^-" in out
     # Started again, it only reads the rows.
-    assert main(wanted) == 0
+    assert wanted() == 0
     assert capsys.readouterr().out.splitlines()[-3:] == out.splitlines()[-3:]

@@ -1,4 +1,4 @@
-"""The commands about one network: each is a dataclass of options, and ``run`` carries it out."""
+"""The commands about one network."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import os
 import re
-import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,8 +18,10 @@ import numpy as np
 import tyro
 
 from nf_resnets import data, models, places, schemes, translation
-from nf_resnets.command_line import MISTAKE, finish, program, read
-from nf_resnets.sweep.config import Config, with_config
+from nf_resnets.cli.sweep import RunOptions
+from nf_resnets.command_line import MISTAKE, printable, program
+from nf_resnets.sweep.config import Config
+from nf_resnets.sweep.options import DataDir, Logs
 from nf_resnets.sweep.overrides import BUILT, Overrides
 from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.trained import export as exports
@@ -29,34 +30,13 @@ from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translation
 from nf_resnets.trained.from_torch import from_torch
 from nf_resnets.trained.inputs import Images, Sentences
-from nf_resnets.trained.run import StoppedError, Watch, unfinished
+from nf_resnets.trained.run import Watch, unfinished
 from nf_resnets.training.display import Display
-from nf_resnets.training.tensorboard import TensorBoard
-from nf_resnets.training.wandb import WandB
 
 # The options of several commands.
 NetworkFile = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(help="A network's file.")]]
 Out = Annotated[Path, tyro.conf.arg(help="The file to write.")]
 Overwrite = Annotated[bool, tyro.conf.arg(help="Replace the file if it is there.")]
-DataDir = Annotated[
-    str | None,
-    tyro.conf.arg(
-        help="Where tensorflow-datasets keeps its data, or CIFAR's binary files lie; by default "
-        "where tensorflow-datasets looks. What is made here, and the digits, need none."
-    ),
-]
-RunOptions = Annotated[RunSettings, tyro.conf.arg(name="run")]
-
-
-@dataclasses.dataclass(frozen=True)
-class Logs:
-    """Where else a training is logged."""
-
-    tensorboard: bool = False
-    """Write TensorBoard logs into tensorboard/ in the folder of the file."""
-    wandb: bool = False
-    """Log with Weights & Biases into wandb/ in the folder of the file: offline, unless WANDB_MODE
-    is online."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +170,7 @@ class Show:
         scheme = fields.get("scheme", model.scheme)
         fields["scheme"] = getattr(scheme, "name", scheme)
         made = ", ".join(f"{name}={value}" for name, value in fields.items())
-        print_safely(f"{type(model).__name__}({made})")
+        say(f"{type(model).__name__}({made})")
         dtypes = ", ".join(sorted({leaf.dtype.name for leaf in leaves}))
         print(f"{sum(leaf.size for leaf in leaves):,} parameters in {len(leaves)} leaves of "
               f"{dtypes}; computes in {jax.numpy.dtype(model.dtype).name}")  # fmt: skip
@@ -198,13 +178,13 @@ class Show:
             height, width, channels = trained.inputs.shape
             colour = "grey" if channels == 1 else "colour"
             print(f"takes {colour} images of {height} x {width} pixels")
-            print_safely(f"classes: {', '.join(trained.inputs.class_names)}")
+            say(f"classes: {', '.join(trained.inputs.class_names)}")
         else:
-            print_safely(f"translates from {trained.inputs.source} to {trained.inputs.target}")
+            say(f"translates from {trained.inputs.source} to {trained.inputs.target}")
         for name, value in trained.notes.items():
-            print_safely(f"{name}: {value}")
+            say(f"{name}: {value}")
         versions = ", ".join(f"{name} {value}" for name, value in trained.versions.items())
-        print_safely(f"written by {versions}")
+        say(f"written by {versions}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +230,7 @@ class Predict:
         for path, each in zip(files, probabilities, strict=True):
             best = predict.ranked(each, trained.inputs.class_names, self.top)
             line = "   ".join(f"{name} {100 * chance:.1f}%" for name, chance in best)
-            print_safely(f"{path!s:<{wide}}  {line}")
+            say(f"{path!s:<{wide}}  {line}")
         return MISTAKE if failed else 0
 
     def _translate(self, trained: Trained, inputs: Sentences) -> None:
@@ -265,7 +245,7 @@ class Predict:
         for sentence in translation.translate(
             trained.model, trained.variables["params"], vocabulary, sentences, beam=self.beam
         ):
-            print_safely(sentence)
+            say(sentence)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,41 +319,6 @@ class Export:
         print(f'  jax.export.deserialize(bytearray(open("{path}", "rb").read())).call(pixels)')
 
 
-COMMANDS: Mapping[str, type] = {
-    "train": Train, "train-translator": TrainTranslator, "predict": Predict, "tune": Tune,
-    "export": Export, "from-torch": FromTorch, "show": Show,
-}  # fmt: skip
-
-
-def run(name: str, prog: str) -> int:
-    """Reads the command line of a command, and carries it out; returns the exit code."""
-    default = None
-    if name == "train":
-        try:
-            default = with_config(Train(), sys.argv[1:])
-        except (ValueError, OSError) as error:
-            print(error, file=sys.stderr)
-            return MISTAKE
-    return carry_out(read(COMMANDS[name], prog, default=default))
-
-
-def carry_out(command: Any) -> int:
-    """Calls a command; returns the exit code, 2 for what the user can mend."""
-
-    def main() -> int | None:
-        try:
-            return command()
-        except BrokenPipeError:
-            raise
-        except (TrainedError, ValueError, OSError, ImportError) as error:
-            print(printable(error), file=sys.stderr)
-            return error.exit_code if isinstance(error, StoppedError) else MISTAKE
-
-    # A training that nobody reads any more stops; the same command resumes it.
-    unread = 0 if isinstance(command, Show | Predict) else 128 + signal.SIGPIPE
-    return finish(main, "Stopped; nothing was written.", unread)
-
-
 def _device() -> str:
     return jax.devices()[0].device_kind
 
@@ -388,12 +333,9 @@ def _make(
     start = time.monotonic()
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(unfinished(out))
-        callbacks: list[Any] = [stack.enter_context(Display())]
-        if command.logs.tensorboard:
-            callbacks.append(stack.enter_context(TensorBoard(out.parent / "tensorboard")))
-        if command.logs.wandb:
-            callbacks.append(stack.enter_context(WandB(out.parent)))
-        network = make(watch=Watch(tuple(callbacks), checkpoints))
+        display = stack.enter_context(Display())
+        logged = stack.enter_context(command.logs.opened(out.parent, display))
+        network = make(watch=Watch((logged,), checkpoints))
         network = dataclasses.replace(network, notes={**notes, **network.notes})
         network.save(out, overwrite=command.overwrite)
     result = network.notes
@@ -415,22 +357,11 @@ def _write_samples(folder: Path, dataset: data.Dataset) -> None:
             pictures.write_picture(path, dataset.test.images[index], Images.of(dataset))
 
 
-def printable(text: Any) -> str:
-    r"""A text without what would steer a terminal: what files hold may come from anybody.
-
-    Example:
-      >>> printable(chr(27) + "[31m")
-      '\\x1b[31m'
-    """
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
-
-
-def print_safely(text: str) -> None:
+def say(text: str) -> None:
     """Prints a :func:`printable` text."""
     print(printable(text))
 
 
 __all__ = [
-    "COMMANDS", "Export", "FromTorch", "Predict", "Show", "Train", "TrainTranslator", "Tune",
-    "carry_out", "run",
+    "Export", "FromTorch", "Predict", "Show", "Train", "TrainTranslator", "Tune",
 ]  # fmt: skip
