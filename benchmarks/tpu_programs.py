@@ -1,9 +1,9 @@
 """What training steps need of a TPU, by its compiler, on a machine without one.
 
 A fixed list of programs is compiled with libtpu. Of each: FLOP and bytes of a step on a chip, those
-of them in its main memory, what a call moves besides, temporaries, collectives. These numbers are
-the compiler's and the same on every machine: ``tpu_programs.json`` beside this file has them, and a
-slow test compiles the cheap ones again.
+of them in its main memory, temporaries, collectives. These numbers are the compiler's and the same
+on every machine: ``tpu_programs.json`` beside this file has them, and a slow test compiles the
+cheap ones again.
 
     python -m benchmarks.tpu_programs                      # prints the committed table
     python -m benchmarks.tpu_programs --compile NAME ...   # compiles, prints, and writes the file
@@ -179,13 +179,13 @@ def kept() -> dict[str, Any]:
 
 def table(programs: dict[str, dict[str, Any]]) -> str:
     """A line for each program."""
-    titles = ("", "GFLOP", "MB", "in main memory", "a call", "temporaries MB",
+    titles = ("", "GFLOP", "MB", "in main memory", "temporaries MB",
               "least ms", "bound", "collectives")  # fmt: skip
     lines = [titles]
     for name, need in programs.items():
         each = (f"{count:g} {kind} of {size / 1e6:.3g} MB"
                 for kind, (count, size) in need["collectives"].items())  # fmt: skip
-        numbers = (need["bytes"], need["main_bytes"], need["call_bytes"], need["temporaries"])
+        numbers = (need["bytes"], need["main_bytes"], need["temporaries"])
         lines.append((
             name, f"{need['flops'] / 1e9:,.4g}", *(f"{size / 1e6:,.4g}" for size in numbers),
             f"{need['least_ms']:.3g}", need["bound"], ", ".join(each) or "none",

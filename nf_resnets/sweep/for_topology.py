@@ -41,7 +41,7 @@ def report(
         f"Chips: {len(devices)} of {topology}, each with {size(chip.memory)}, "
         f"{size(chip.usable)} of it for programs, "
         f"{chip.bandwidth / 1e9:,.0f} GB/s and {chip.bfloat16 / 1e12:,.0f} TFLOP/s in bfloat16 "
-        f"({chip.source}); {len(devices) // mesh.shape[SWEEP]} to a run"
+        f"by Google Cloud's documentation; {len(devices) // mesh.shape[SWEEP]} to a run"
     )
     print(f"Programs: {len(left)}, compiled here for these chips; nothing ran")
     each_has = execution.runs_per_device or 1

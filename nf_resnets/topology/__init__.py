@@ -1,6 +1,6 @@
 """Programs compiled for chips that this machine does not have, and what they need of them."""
 
-from nf_resnets.topology.chips import CHIPS, Chip, chip_of, shortest_step
+from nf_resnets.topology.chips import CHIPS, Chip, chip_of
 from nf_resnets.topology.compiled import (
     DoesNotFitError,
     Footprint,
@@ -11,5 +11,5 @@ from nf_resnets.topology.devices import topology_devices
 
 __all__ = [
     "CHIPS", "Chip", "DoesNotFitError", "Footprint", "chip_of", "compile_footprint", "footprint",
-    "shortest_step", "topology_devices",
+    "topology_devices",
 ]  # fmt: skip

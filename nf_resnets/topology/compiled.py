@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import jax
 
 from nf_resnets.topology import hlo
-from nf_resnets.topology.chips import Chip, shortest_step
+from nf_resnets.topology.chips import Chip
 
 
 class DoesNotFitError(Exception):
@@ -19,10 +19,10 @@ class DoesNotFitError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Footprint:
-    """What a compiled program needs of each chip.
+    """What a compiled program needs of each chip, and the work of one of its training steps.
 
-    Work is that of one step: of one round of the loop over training steps, in which loops of
-    constant length count as often as they go round. A program without such a loop is one step.
+    Loops of constant length count as often as they go round. A program without a loop over
+    training steps is one step.
 
     Attributes:
       arguments: bytes of its arguments: states and data.
@@ -56,8 +56,12 @@ class Footprint:
         return min(most, self.peak or most) + self.code
 
     def bound(self, chip: Chip) -> tuple[float, str]:
-        """The shortest possible time of it, in seconds, and whether compute or memory bounds it."""
-        return shortest_step(self.flops, self.main_bytes, chip)
+        """The shortest possible time of a step, in seconds, and whether compute or memory bounds it.
+
+        ``max(flops / peak, bytes / bandwidth)``; Williams, Waterman, Patterson, *Roofline*, 2009.
+        """
+        by_memory = self.main_bytes / chip.bandwidth, "memory"
+        return max((self.flops / chip.bfloat16, "compute"), by_memory)
 
 
 def compile_footprint(lowered: jax.stages.Lowered) -> Footprint:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+# Read by libtpu when it is loaded; set unless it is already.
 ENVIRONMENT = {
     # libtpu is to ask neither Google's metadata server nor a TPU who it is.
     "TPU_SKIP_MDS_QUERY": "1",
@@ -18,7 +19,6 @@ ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_LOG_DIR": "disabled",
 }
-"""What libtpu reads when it is loaded, and is set unless it is already."""
 
 INSTALL = "pip install 'nf_resnets[tpu-compiler]'"
 

@@ -62,17 +62,8 @@ def rows(out):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     out = tmp_path_factory.mktemp("alone") / "out"
-    command = [
-        sys.executable,
-        "-m",
-        "nf_resnets",
-        "sweep",
-        *GRID,
-        "--epochs",
-        "2",
-        "--out",
-        str(out),
-    ]
+    command = [sys.executable, "-m", "nf_resnets", "sweep", *GRID, "--epochs", "2"]
+    command += ["--out", str(out)]
     subprocess.run(command, cwd=ROOT, env=environment(1), check=True, timeout=240,
                    capture_output=True)  # fmt: skip
     return rows(out)
