@@ -246,8 +246,8 @@ class _Making:
         with contextlib.ExitStack() as stack:
             left = [plan for plan in plans if plan.key not in rows]
             display = stack.enter_context(Display(left, describe=self.experiment.describe))
-            logged = stack.enter_context(self.command.logs.opened(self.out, display))
-            yield Callbacks(logged, Drawer(draw))
+            logs = stack.enter_context(self.command.logs.opened(self.out))
+            yield Callbacks(display, *logs, Drawer(draw))
 
     def write(self, points: Sequence[Point], trained: Sequence[Row]) -> str:
         """Writes table, figures and what they are made of; returns the table."""

@@ -9,14 +9,15 @@ from nf_resnets import __main__ as entry
 from nf_resnets import command_line
 from tests.test_main import run
 
-TYPED = [*sorted({*entry.COMMANDS} - {"experiment"}), "experiment skipinit_lr_batch"]
+EXPERIMENTS = ("experiment theory_signal", "experiment skipinit_lr_batch")
 
 
-@pytest.mark.parametrize("typed", ["", "experiment", *TYPED])
-def test_help_fits_the_terminal(typed, monkeypatch, capsys):
+@pytest.mark.parametrize("typed", ["", *entry.COMMANDS, *EXPERIMENTS])
+def test_help_is_under_the_commands_name_and_fits_the_terminal(typed, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert run(monkeypatch, *typed.split(), "--help") == 0
-    _, *lines = capsys.readouterr().out.splitlines()  # tyro does not break the usage line
+    usage, *lines = capsys.readouterr().out.splitlines()  # tyro does not break the usage line
+    assert usage.startswith(f"usage: nf-resnets {typed}")
     assert 50 < max(map(len, lines)) <= 80
     # The help of an option that can be left out says nothing of None.
     assert not any(word in line for line in lines for word in ("{None}", "None)", "default: )"))

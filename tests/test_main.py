@@ -49,15 +49,6 @@ def test_the_help_of_experiment_names_all_of_them(monkeypatch, capsys):
     assert [line.split()[0] for line in lines if line[:3].strip()][:-1] == [*entry.experiments()]
 
 
-@pytest.mark.parametrize(
-    "typed", [*sorted({*entry.COMMANDS} - {"experiment"}), "experiment theory_signal",
-              "experiment skipinit_lr_batch"],
-)  # fmt: skip
-def test_every_command_shows_its_help_under_its_name(typed, monkeypatch, capsys):
-    assert run(monkeypatch, *typed.split(), "--help") == 0
-    assert capsys.readouterr().out.startswith(f"usage: nf-resnets {typed} [-h]")
-
-
 def test_the_demo_has_a_scale_of_its_own_which_another_one_replaces(monkeypatch, capsys):
     scales = []
     # The experiments of the checkout, or of the installed package.

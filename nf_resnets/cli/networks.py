@@ -334,8 +334,8 @@ def _make(
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(unfinished(out))
         display = stack.enter_context(Display())
-        logged = stack.enter_context(command.logs.opened(out.parent, display))
-        network = make(watch=Watch((logged,), checkpoints))
+        logs = stack.enter_context(command.logs.opened(out.parent))
+        network = make(watch=Watch((display, *logs), checkpoints))
         network = dataclasses.replace(network, notes={**notes, **network.notes})
         network.save(out, overwrite=command.overwrite)
     result = network.notes

@@ -16,8 +16,8 @@ from nf_resnets.sweep.results import finish
 from nf_resnets.sweep.settings import RunSettings, parse
 from nf_resnets.trained.keep import Networks
 
-SweepOptions = Annotated[Options, tyro.conf.arg(name="sweep")]
-RunOptions = Annotated[RunSettings, tyro.conf.arg(name="run")]
+SweepOptions = Annotated[Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")]
+RunOptions = Annotated[RunSettings, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")]
 
 
 @dataclasses.dataclass(frozen=True)

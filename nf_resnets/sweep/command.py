@@ -262,7 +262,7 @@ def _watch(
     stack.enter_context(warnings.catch_warnings())
     # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
     warnings.showwarning = lambda message, *_, **__: display.on_message(str(message))
-    return stack.enter_context(options.logs.opened(options.out, *callbacks))
+    return Callbacks(*callbacks, *stack.enter_context(options.logs.opened(options.out)))
 
 
 def _result(

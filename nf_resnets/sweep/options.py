@@ -14,7 +14,6 @@ import tyro
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.select import METRICS
 from nf_resnets.sweep.settings import shown
-from nf_resnets.training.callbacks import Callbacks
 from nf_resnets.training.tensorboard import TensorBoard
 from nf_resnets.training.wandb import WandB
 
@@ -38,15 +37,15 @@ class Logs:
     WANDB_MODE is online."""
 
     @contextlib.contextmanager
-    def opened(self, folder: Path, *others: Any) -> Iterator[Callbacks]:
-        """The callbacks that write the logs into a folder, after the others."""
+    def opened(self, folder: Path) -> Iterator[list[Any]]:
+        """The callbacks that write the logs into a folder."""
         with contextlib.ExitStack() as stack:
             logs: list[Any] = []
             if self.tensorboard:
                 logs.append(stack.enter_context(TensorBoard(folder / "tensorboard")))
             if self.wandb:
                 logs.append(stack.enter_context(WandB(folder)))
-            yield Callbacks(*others, *logs)
+            yield logs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,6 @@ from nf_resnets import machine
 from nf_resnets.cli.sweep import Sweep
 from nf_resnets.sweep import command, results
 from nf_resnets.sweep.options import Options
-from nf_resnets.sweep.settings import RunSettings
 
 ROOT = Path(__file__).parents[2]
 TINY = ("--model", "wrn-10-1", "--stem-channels", "2", "--steps", "6")
@@ -123,18 +122,6 @@ def test_bad_input_is_refused_in_one_sentence_before_anything_starts(
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("runs/sweep/*"))
-
-
-def test_help_explains_the_grid_and_every_setting(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "100")
-    with pytest.raises(SystemExit) as end:
-        tyro.cli(Sweep, args=["--help"])
-    assert end.value.code == 0
-    text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    for words in ("2^-8:2^2 is every power", "--dry-run", "--peak-lr", "--grid"):
-        assert words in text
-    for name in RunSettings.__dataclass_fields__:
-        assert f"--{name.replace('_', '-')}" in text
 
 
 def row(rate, accuracy, *, seed=0, state="finished"):

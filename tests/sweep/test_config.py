@@ -29,7 +29,7 @@ def test_options_given_besides_win(tmp_path, monkeypatch):
     path = tmp_path / "mine.json"
     path.write_text('{"peak_lr": 0.3, "seed": 7}')
     wanted = []
-    monkeypatch.setattr(Train, "__call__", wanted.append)
+    monkeypatch.setattr(Train, "__call__", lambda self: wanted.append(self))
     words = ["nf-resnets", "train", "--config", str(path), "--seed", "8"]
     monkeypatch.setattr(sys, "argv", words)
     assert entry.main() == 0
