@@ -3,9 +3,8 @@
 import jax
 import pytest
 
-from nf_resnets.sweep import Execution, command, for_topology
+from nf_resnets.sweep import Execution, for_topology
 from nf_resnets.sweep.image_task import ImageTask
-from nf_resnets.sweep.options import Options
 from nf_resnets.topology import CHIPS, DoesNotFitError, Footprint
 from tests.sweep import small
 
@@ -64,10 +63,3 @@ def test_more_runs_than_fit_are_refused(reported):
     assert compiled == [(12, 64)] and code == 1
     assert "12 runs a chip: it needs 20G of 16G bytes; expected fewer" in said
     assert "without the 1 that do not fit" in said
-
-
-def test_a_topology_without_its_compiler_is_one_sentence(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    options = Options(topology="v5e:4", dry_run=True)
-    with pytest.raises(ImportError, match="^the slice v5e:4 needs TPUs' compiler|for Linux on x86"):
-        command.run(options, {"seed": (0,)}, {}, "Sweep")
