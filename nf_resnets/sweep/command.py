@@ -61,6 +61,9 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
 
     Returns:
       None after a dry run, and on all but process 0.
+
+    Raises:
+      ValueError, OSError, ImportError: if an option, the data or the folder is not in order.
     """
     check(options)
     options = dataclasses.replace(options, out=options.out.expanduser())

@@ -56,7 +56,7 @@ class Footprint:
         return min(most, self.peak or most) + self.code
 
     def bound(self, chip: Chip) -> tuple[float, str]:
-        """The shortest possible time of a step, in seconds, and whether compute or memory bounds it.
+        """The shortest possible seconds of a step, and whether compute or memory bounds it.
 
         ``max(flops / peak, bytes / bandwidth)``; Williams, Waterman, Patterson, *Roofline*, 2009.
         """
