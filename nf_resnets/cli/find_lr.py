@@ -81,17 +81,7 @@ def at_end(row: Row) -> dict[str, Any]:
 
 
 def answer(best: Optimum) -> str:
-    """Says which rate is best by the training loss, which to take, and which diverged.
-
-    Example:
-      >>> rows = [{"state": "finished", "peak_lr": rate, "seed": 0, "train_loss": loss}
-      ...         for rate, loss in ((0.125, 0.5), (0.25, 0.4), (0.5, 0.7))]
-      >>> rows.append({"state": "diverged", "peak_lr": 1.0, "seed": 0, "train_loss": None})
-      >>> print(answer(optimum(rows, metric="train_loss")))
-      The best rate is 2^-2: training loss 0.4.
-      Take 2^-2 for longer runs.
-      Diverged: 2^0 (1 of 1).
-    """
+    """Says which rate is best by the training loss, which to take, and which diverged."""
 
     def power(rate: float) -> str:
         return value_text("peak_lr", rate)

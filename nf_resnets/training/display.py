@@ -15,9 +15,6 @@ from rich.text import Text
 
 from nf_resnets.training.run import Plan
 
-MOST_BARS = 8
-"""Runs that have a bar of their own."""
-
 
 class Display:
     """Shows how runs get on; a callback and a context manager.
@@ -99,9 +96,8 @@ class Display:
                 self.on_message(f"{label}: goes on from step {step:,} of {num_steps:,}")
             self._words[key] = {"label": printable(label)}
             self._bar_of[key] = self._bars.add_task(
-                printable(label), total=num_steps, completed=step,
-                visible=len(self._bar_of) < MOST_BARS,
-            )  # fmt: skip
+                printable(label), total=num_steps, completed=step
+            )
             self._advance(key, step)
 
     def _advance(self, key: str, steps: int) -> None:
@@ -144,8 +140,6 @@ class Display:
             if key in self._bar_of:
                 self._bars.remove_task(self._bar_of.pop(key))
                 del self._words[key]
-            for other in list(self._bar_of.values())[:MOST_BARS]:
-                self._bars.update(other, visible=True)
             if key in self._plans:
                 left = self._plans[key].num_steps - int(result.get("steps_done") or 0)
                 self._advance(key, left)
