@@ -31,7 +31,7 @@ NINES = "9" * 400
         (("--steps", NINES), "steps="),
         (("--seed", NINES), "seed="),
         (("--grid", f"seed={NINES}"), "seed="),
-        (("--grid", f"seed=0:{NINES}"), "--grid: seed='0:99"),
+        (("--grid", f"seed=0:{NINES}"), "seed='0:99"),
         (("--grid", f"peak_lr=2^-{NINES}"), "--grid: peak_lr="),
         (("--grid", "seed=0:inf"), "seed='0:inf' found; expected a range"),
         (("--grid", "peak_lr=9^99:9^100"), "expected a number above 0"),
