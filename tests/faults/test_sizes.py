@@ -32,7 +32,7 @@ NINES = "9" * 400
         (("--seed", NINES), "seed="),
         (("--grid", f"seed={NINES}"), "seed="),
         (("--grid", f"seed=0:{NINES}"), "seed='0:99"),
-        (("--grid", f"peak_lr=2^-{NINES}"), "--grid: peak_lr="),
+        (("--grid", f"peak_lr=2^-{NINES}"), "peak_lr="),
         (("--grid", "seed=0:inf"), "seed='0:inf' found; expected a range"),
         (("--grid", "peak_lr=9^99:9^100"), "expected a number above 0"),
         (("--grid", "seed=0:1000", "momentum=0.9", "epochs=1:1000"), "a grid of 1,001,000 points"),
