@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets.norm_free.plan import Places
-from nf_resnets.norm_free.rewriting import RESULT, Edits, Part, Path, run
+from nf_resnets.norm_free.rewriting import RESULT, Edits, Part, run
 from nf_resnets.roles.flow import NONE, Flow
 from nf_resnets.roles.graph import trace
 from nf_resnets.roles.residual import Nested, Residual, Residuals
+from nf_resnets.roles.running import Path
 
 Network = Callable[..., Any]
 """``network(params, *inputs)``, the forward pass; the logits ``[B, c]`` for the losses."""
@@ -178,8 +179,7 @@ class _Watched:
 
     def run(self, shifts: Any = None) -> tuple[Any, list[Activations]]:
         """What the network returns, and the values, shifted where shifts are given."""
-        loop_at = self._trace.graph.loop_at
-        edits = Edits({}, {} if shifts is None else self._shifted, loop_at, self._recorded)
+        edits = Edits({}, {} if shifts is None else self._shifted, self._recorded)
         results, values = run(self._trace.program, self._args, edits, shifts or {})
         outputs = jax.tree.unflatten(jax.tree.structure(self._trace.result), results)
         activations = []
@@ -192,24 +192,18 @@ class _Watched:
 
     def slopes(self, gradients: Any) -> list[Slopes]:
         """Gradients by shifts, branch by branch."""
-        some = []
-        for place, branch in enumerate(self._branches):
-            pair = Slopes(*(gradients[str(place), name] for name in ("input", "skip")))
-            reverse = [
-                axis
-                for axis, (loop, _) in enumerate(branch.loops)
-                if loop in self._trace.graph.reversed_loops
-            ]
-            some.append(jax.tree.map(lambda x, axes=reverse: jnp.flip(x, axes), pair))
-        return self._in_order(some)
+        return self._in_order(
+            Slopes(*(gradients[str(place), name] for name in ("input", "skip")))
+            for place in range(len(self._branches))
+        )
 
     def _in_order(self, stacks: Iterable[Any]) -> list[Any]:
-        """One for each ``k``, out of those whose first axes are turns of loops."""
-        turns = [
-            (k, jax.tree.map(lambda x, turn=turn: x[turn], stack))
-            for branch, stack in zip(self._branches, stacks, strict=True)
-            for turn, k in branch.numbers.items()
-        ]
+        """One for each ``k``, out of those whose first axes are slices that loops take."""
+        turns = []
+        for branch, stack in zip(self._branches, stacks, strict=True):
+            for turn, k in branch.numbers.items():
+                at = self._trace.graph.slice_at(branch.loops, turn)
+                turns.append((k, jax.tree.map(lambda x, at=at: x[at], stack)))
         return [each for _, each in sorted(turns, key=lambda pair: pair[0])]
 
 

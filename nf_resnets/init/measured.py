@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nf_resnets.roles import running
 from nf_resnets.roles.flow import Flow
 from nf_resnets.roles.graph import LINEAR, MOVES, Loops, Trace, trace
-from nf_resnets.roles.running import ENTERED, Path, enter, evaluate, walk
+from nf_resnets.roles.running import ENTERED, Path
 from nf_resnets.roles.views import View
 
 Measure = Callable[..., tuple[jax.Array, jax.Array]]
@@ -72,49 +73,18 @@ def measured_pass(
     """
     traced = trace(network, params, *inputs)
     places = _places(traced, leaves)
-    entered = {path[:end] for path in places for end in range(1, len(path))}
 
-    def step(
-        numbers: dict[Path, jax.Array], more: Any, equation: Any, args: list[Any], path: Path
-    ) -> list[Any]:
-        if path in places:
-            result, numbers[path] = measure(equation, args, places[path], *more)
-            return [result]
-        if path not in entered:
-            return evaluate(equation, args)
-        if equation.primitive.name == "scan":
-            return scan(numbers, more, equation, args, path)
-        jaxpr, consts, args = enter(equation, args)
-        return walk(jaxpr, consts, args, path, functools.partial(step, numbers, more))
-
-    def scan(
-        numbers: dict[Path, jax.Array], more: Any, equation: Any, args: list[Any], path: Path
-    ) -> list[Any]:
-        options = equation.params
-        start, end = options["num_consts"], options["num_consts"] + options["num_carry"]
-        body = options["jaxpr"]
-
-        def turn(carry: Any, slices: Any) -> Any:
-            inside: dict[Path, jax.Array] = {}
-            given = [*args[:start], *carry, *slices]
-            rule = functools.partial(step, inside, more)
-            out = walk(body.jaxpr, body.consts, given, path, rule)
-            return out[: end - start], (out[end - start :], inside)
-
-        carry, (stacked, inside) = jax.lax.scan(
-            turn, args[start:end], args[end:], options["length"],
-            reverse=options["reverse"], unroll=options["unroll"],
-        )  # fmt: skip
-        numbers.update(inside)
-        return [*carry, *stacked]
+    def change(
+        more: Any, equation: Any, args: list[Any], path: Path, values: Any, proceed: Any
+    ) -> tuple[list[Any], dict[Path, jax.Array]]:
+        result, number = measure(equation, args, places[path], *more)
+        return [result], {path: number}
 
     @jax.jit
     def run(params: Any, inputs: Any, *more: Any) -> dict[str, jax.Array]:
         arrays = jax.tree.leaves(params)
         given = [*(arrays[at] for at in traced.positions), *jax.tree.leaves(inputs)]
-        numbers: dict[Path, jax.Array] = {}
-        rule = functools.partial(step, numbers, more)
-        walk(traced.program.jaxpr, traced.program.consts, given, (), rule)
+        _, numbers = running.run(traced.program, given, places, functools.partial(change, more))
         of_leaf: dict[int, list[tuple[Place, jax.Array]]] = {}
         for path, place in places.items():
             of_leaf.setdefault(place.leaf, []).append((place, numbers[path]))

@@ -113,11 +113,7 @@ class Insertion:
         lengths = tuple(length for _, length in branch.loops)
         result = np.empty(lengths, np.float32)
         for turn, k in branch.numbers.items():
-            index = tuple(
-                length - 1 - at if loop in self._trace.graph.reversed_loops else at
-                for (loop, length), at in zip(branch.loops, turn, strict=True)
-            )
-            result[index] = values[k - 1]
+            result[self._trace.graph.slice_at(branch.loops, turn)] = values[k - 1]
         return result
 
     def _add_biases_of_activations(self) -> None:

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 
 from nf_resnets.norm_free.insertion import Insertion
 from nf_resnets.norm_free.norms import Norm, norms_of
-from nf_resnets.norm_free.rewriting import CUSTOM, ENTERED, Edits, Part, Path
+from nf_resnets.norm_free.rewriting import Edits, Part
 from nf_resnets.roles.flow import Flow
-from nf_resnets.roles.graph import Trace, called
+from nf_resnets.roles.graph import Trace
 from nf_resnets.roles.residual import Residuals
+from nf_resnets.roles.running import CUSTOM, ENTERED, LOOPS, Path, called
 from nf_resnets.roles.uses import Use, uses_of
 from nf_resnets.schemes import Scheme
 
 _MOST_SHOWN = 3
-_LOOPS = ("scan", "while", "cond")
 
 
 class Plan:
@@ -62,7 +62,7 @@ class Plan:
             for path, at in places.of_edge(value, step):
                 there = parts[path].setdefault(at, [])
                 there += [part for part in some if part not in there]
-        self.edits = Edits(numbers, parts, traced.graph.loop_at)
+        self.edits = Edits(numbers, parts)
         self.gone = {
             traced.positions[leaf]
             for leaf, uses in enumerate(self._uses)
@@ -114,7 +114,7 @@ class Places:
         self._traced, self._equations = traced, traced.graph.equations
         self._paths: dict[int, list[Path]] = collections.defaultdict(list)
         for path, (equation, _, results) in self._equations.items():
-            is_call = called(equation) is not None or equation.primitive.name in _LOOPS
+            is_call = called(equation) is not None or equation.primitive.name in LOOPS
             for result in [] if is_call else results:
                 if isinstance(result, int) and result in flow.above:
                     self._paths[result].append(path)

@@ -1,9 +1,7 @@
 """Programs with some operands of their equations changed.
 
-``run`` interprets a jaxpr, as JAX itself does, and changes operands on the way: some become a
-number, others are shifted or multiplied by a :class:`Part`. An equation is named by its path (see
-:mod:`nf_resnets.roles.graph`). ``jit`` and derivative rules around a change are inlined, ``remat``
-and ``scan`` are kept; all else is evaluated as it is.
+Some operands become a number, others are shifted or multiplied by a :class:`Part`. An equation is
+named by its path (see :mod:`nf_resnets.roles.running`).
 """
 
 from __future__ import annotations
@@ -15,16 +13,11 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 
-from nf_resnets.roles.graph import Loops, called
+from nf_resnets.roles import running
+from nf_resnets.roles.graph import Loops
+from nf_resnets.roles.running import Path
 
-Path = tuple[int, ...]
-
-REMATS = ("checkpoint", "remat", "remat2")
-CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
-ENTERED = ("scan", "jit", "pjit", "closed_call", "core_call", *REMATS, *CUSTOM)
-"""The calls in which operands can be changed."""
 RESULT = -1
 NEUTRAL = {"mul": 1.0, "div": 1.0, "add": 0.0, "sub": 0.0, "add_any": 0.0}
 
@@ -77,14 +70,12 @@ class Edits:
     Attributes:
       numbers: what operands become.
       parts: what is applied to operands, in order.
-      loop_at: the number of the loop that the ``scan`` at a path is.
       recorded: operands that are returned, each with the key to return it by; the position
         ``RESULT`` is that of an equation's first result.
     """
 
     numbers: dict[Path, dict[int, float]]
     parts: dict[Path, dict[int, list[Part]]]
-    loop_at: dict[Path, int]
     recorded: dict[Path, dict[int, list[Any]]] = dataclasses.field(default_factory=dict)
 
 
@@ -100,96 +91,39 @@ def run(
       values: of each part, by its key: ``[turns..., *shape]``.
 
     Returns:
-      The results, and what is recorded, by key: ``[turns..., *shape]``.
+      The results, and what is recorded, by key: ``[turns..., *shape]``, in the order of slices.
     """
-    return _Run(edits).walk(program.jaxpr, program.consts, args, (), values)
+    parts = [part for at in edits.parts.values() for some in at.values() for part in some]
+    loops_of = {part.key: {loop for loop, _ in part.loops} for part in parts}
 
-
-class _Run:
-    def __init__(self, edits: Edits) -> None:
-        self._edits = edits
-        paths = [*edits.numbers, *edits.parts, *edits.recorded]
-        self._entered = {path[:end] for path in paths for end in range(1, len(path))}
-        parts = [p for at in edits.parts.values() for some in at.values() for p in some]
-        self._loops = {part.key: dict(part.loops) for part in parts}
-
-    def walk(
-        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], path: Path, values: Any
+    def change(
+        equation: Any, args: list[Any], path: Path, values: Any, proceed: Any
     ) -> tuple[list[Any], dict[Any, Any]]:
-        recorded: dict[Any, Any] = {}
-        known = dict(zip(jaxpr.constvars, consts, strict=True))
-        known.update(zip(jaxpr.invars, args, strict=True))
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, core.Literal) else known[atom]
-
-        for index, equation in enumerate(jaxpr.eqns):
-            given, place = [read(atom) for atom in equation.invars], (*path, index)
-            # This changes the operands in place.
-            results, inside = self._equation(equation, given, place, values)
-            known.update(zip(equation.outvars, results, strict=True))
-            recorded |= inside
-            for at, keys in self._edits.recorded.get(place, {}).items():
-                recorded |= dict.fromkeys(keys, results[0] if at == RESULT else given[at])
-        return [read(atom) for atom in jaxpr.outvars], recorded
-
-    def _equation(
-        self, equation: Any, args: list[Any], path: Path, values: Any
-    ) -> tuple[list[Any], dict[Any, Any]]:
-        for at, parts in self._edits.parts.get(path, {}).items():
-            for part in parts:
+        args = [*args]
+        for at, some in edits.parts.get(path, {}).items():
+            for part in some:
                 args[at] = part.applied(args[at], values[part.key])
-        for at, number in self._edits.numbers.get(path, {}).items():
-            # A neutral element is left out, so that it costs nothing and rounds nothing.
-            is_left = at == 0 and equation.primitive.name in ("sub", "div")
-            if len(args) == 2 and not is_left and NEUTRAL.get(equation.primitive.name) == number:
-                return [jnp.broadcast_to(args[1 - at], equation.outvars[0].aval.shape)], {}
-            aval = equation.invars[at].aval
-            args[at] = jnp.full(aval.shape, number, aval.dtype)
-        if path not in self._entered:
-            return _evaluate(equation, args), {}
-        if equation.primitive.name == "scan":
-            return self._scan(equation, args, path, values)
-        program = called(equation)
-        jaxpr, consts = getattr(program, "jaxpr", program), getattr(program, "consts", ())
-        args = args[len(args) - len(jaxpr.invars) :]
-        if equation.primitive.name in REMATS:
+        results, inside = _with_numbers(equation, args, edits.numbers.get(path, {}), proceed)
+        for at, keys in edits.recorded.get(path, {}).items():
+            inside |= dict.fromkeys(keys, results[0] if at == RESULT else args[at])
+        return results, inside
 
-            def body(values: Any, args: Any) -> Any:
-                return self.walk(jaxpr, consts, args, path, values)
-
-            options = {name: equation.params[name] for name in ("policy", "prevent_cse")}
-            return jax.checkpoint(body, **options)(values, args)
-        return self.walk(jaxpr, consts, args, path, values)
-
-    def _scan(
-        self, equation: Any, args: list[Any], path: Path, values: Any
-    ) -> tuple[list[Any], dict[Any, Any]]:
-        options, loop = equation.params, self._edits.loop_at[path]
-        start, end = options["num_consts"], options["num_consts"] + options["num_carry"]
-        body = options["jaxpr"]
-        cut = {key: value for key, value in values.items() if loop in self._loops.get(key, ())}
-
-        def turn(carry: Any, slices: Any) -> Any:
-            own, xs = slices
-            given = [*args[:start], *carry, *xs]
-            out, recorded = self.walk(body.jaxpr, body.consts, given, path, {**values, **own})
-            return out[: end - start], (out[end - start :], recorded)
-
-        carry, (stacked, recorded) = jax.lax.scan(
-            turn, args[start:end], (cut, args[end:]), options["length"],
-            reverse=options["reverse"], unroll=options["unroll"],
-        )  # fmt: skip
-        # Turns are in the order of computation.
-        turns = {key: y[::-1] if options["reverse"] else y for key, y in recorded.items()}
-        return [*carry, *stacked], turns
+    changed = {*edits.numbers, *edits.parts, *edits.recorded}
+    return running.run(program, args, changed, change, values, loops_of)
 
 
-def _evaluate(equation: Any, args: Sequence[Any]) -> list[Any]:
-    params = equation.primitive.get_bind_params(equation.params)
-    with equation.ctx.manager:
-        out = equation.primitive.bind(*args, **params)
-    return list(out) if equation.primitive.multiple_results else [out]
+def _with_numbers(
+    equation: Any, args: list[Any], numbers: dict[int, float], proceed: Any
+) -> tuple[list[Any], dict[Any, Any]]:
+    name = equation.primitive.name
+    for at, number in numbers.items():
+        # A neutral element is left out, so that it costs nothing and rounds nothing.
+        is_left = at == 0 and name in ("sub", "div")
+        if len(args) == 2 and not is_left and NEUTRAL.get(name) == number:
+            return [jnp.broadcast_to(args[1 - at], equation.outvars[0].aval.shape)], {}
+        aval = equation.invars[at].aval
+        args[at] = jnp.full(aval.shape, number, aval.dtype)
+    return proceed(args)
 
 
-__all__ = ["CUSTOM", "ENTERED", "RESULT", "Edits", "Part", "Path", "run"]
+__all__ = ["RESULT", "Edits", "Part", "run"]

@@ -13,9 +13,8 @@ value is one of three:
 A node knows its data operands (``preds``), the derived and constant ones with their positions
 (``uses``, ``constants``), and the loops it lies in. Results of equal steps are one node.
 
-``graph.equations`` leads back to the program. A *path* names an equation: its index, after those of
-the calls and loops around it. The dict has, by path, the equation with the values of its arguments
-and results; ``graph.loop_at`` has the number of the loop that the ``scan`` at a path is.
+``graph.equations`` leads back to the program: by path (see :mod:`nf_resnets.roles.running`), an
+equation with the values of its arguments and results.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
 
 from nf_resnets.roles.leaf import is_numeric, path_name
+from nf_resnets.roles.running import Path, called, enter, walk
 from nf_resnets.roles.views import Constant, Derived, derive
 
-Loops = tuple[tuple[int, int], ...]
-"""The loops around a step, outermost first: each one's number and length, 0 if not known."""
+Loops = tuple[tuple[Path, int], ...]
+"""The loops around a step, outermost first: each one's path and length, 0 if not known."""
 
 LINEAR = ("dot_general", "conv_general_dilated")
 MOVES = frozenset({
@@ -43,7 +42,6 @@ MOVES = frozenset({
     "stack", "transpose",
 })  # fmt: skip
 """Steps that move numbers and compute none."""
-CALLS_OUTSIDE = ("ffi_call", "pallas_call", "pure_callback", "custom_call", "ragged_dot")
 
 
 @dataclasses.dataclass
@@ -101,18 +99,15 @@ class Graph:
 
     Attributes:
       nodes: all of them; ``nodes[i].id == i``.
-      reversed_loops: the numbers of the loops that run from the last slice to the first.
+      reversed_loops: the paths of the loops that run from the last slice to the first.
       equations: by path, an equation with the values that go in and come out.
-      loop_at: by path, the number of a loop.
     """
 
     nodes: list[Node] = dataclasses.field(default_factory=list)
-    reversed_loops: set[int] = dataclasses.field(default_factory=set)
-    equations: dict[tuple[int, ...], tuple[Any, list[Any], list[Any]]] = dataclasses.field(
+    reversed_loops: set[Path] = dataclasses.field(default_factory=set)
+    equations: dict[Path, tuple[Any, list[Any], list[Any]]] = dataclasses.field(
         default_factory=dict
     )
-    loop_at: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
-    _num_loops: int = 0
     _known: dict[Any, int] = dataclasses.field(default_factory=dict)
 
     def add(self, name: str, preds: Sequence[int], aval: Any, loops: Loops, **fields: Any) -> int:
@@ -123,45 +118,35 @@ class Graph:
         self.nodes.append(node)
         return node.id
 
-    def walk(
-        self,
-        program: Any,
-        given: Sequence[Any],
-        loops: Loops = (),
-        path: tuple[int, ...] = (),
-        constants: Sequence[Any] = (),
-    ) -> list[Any]:
+    def slice_at(self, loops: Loops, turn: Sequence[int]) -> tuple[int, ...]:
+        """Which slices of stacks loops take in a turn of each."""
+        return tuple(
+            length - 1 - step if loop in self.reversed_loops else step
+            for (loop, length), step in zip(loops, turn, strict=True)
+        )
+
+    def walk(self, program: Any, args: list[Any], loops: Loops = (), path: Path = ()) -> list[Any]:
         """Adds the steps of a jaxpr, given the values of its arguments, and returns its results."""
-        values = dict(zip(program.invars, given, strict=True))
-        # A traced array that the network closes over has no value yet.
-        known = [None if isinstance(each, jax.core.Tracer) else each for each in constants]
-        values.update(zip(program.constvars, map(Constant, known), strict=True))
 
-        def value(atom: Any) -> Any:
-            return Constant(atom.val) if isinstance(atom, Literal) else values[atom]
+        def step(equation: Any, args: list[Any], path: Path) -> list[Any]:
+            out = self._step(equation, args, loops, path)
+            self.equations[path] = equation, args, out
+            return out
 
-        for index, equation in enumerate(program.eqns):
-            args, place = [value(atom) for atom in equation.invars], (*path, index)
-            out = self._step(equation, args, loops, place)
-            self.equations[place] = equation, args, out
-            values.update(zip(equation.outvars, out, strict=True))
-        return [value(atom) for atom in program.outvars]
+        jaxpr, consts, given = enter(program, args)
+        return walk(jaxpr, consts, given, path, step, _constant)
 
-    def _step(
-        self, equation: Any, args: list[Any], loops: Loops, path: tuple[int, ...]
-    ) -> list[Any]:
+    def _step(self, equation: Any, args: list[Any], loops: Loops, path: Path) -> list[Any]:
         name, options = equation.primitive.name, equation.params
         if name == "scan":
             return self._scan(equation, args, loops, path)
         if name == "while":
             return self._while(equation, args, loops, path)
         if name == "cond":  # of platforms, of stochastic depth
-            program = max(options["branches"], key=lambda each: count_layers(each.jaxpr))
-            return self._call(program, args[1:], loops, path)
-        program = called(equation)
-        if program is not None:
-            count = len(getattr(program, "jaxpr", program).invars)
-            return self._call(program, args[len(args) - count :], loops, path)
+            program = max(options["branches"], key=lambda each: _count_layers(each.jaxpr))
+            return self.walk(program, args, loops, path)
+        if (program := called(equation)) is not None:
+            return self.walk(program, args, loops, path)
         outputs = range(len(equation.outvars))
         if any(isinstance(arg, int) for arg in args):
             return [self._node(equation, which, args, loops) for which in outputs]
@@ -169,10 +154,6 @@ class Graph:
             return [derive(equation, which, args, loops) for which in outputs]
         rooted = name in ("sqrt", "rsqrt") or any(arg.rooted for arg in args)
         return [Constant(None, equation, tuple(args), which, rooted) for which in outputs]
-
-    def _call(self, program: Any, args: list[Any], loops: Loops, path: tuple[int, ...]) -> Any:
-        constants = getattr(program, "consts", ())
-        return self.walk(getattr(program, "jaxpr", program), args, loops, path, constants)
 
     def _node(self, equation: Any, which: int, args: list[Any], loops: Loops) -> int:
         name, options = equation.primitive.name, equation.params
@@ -209,19 +190,15 @@ class Graph:
         alone = joined.name in ("concatenate", "stack") and axis in options["axes"]
         return list(joined.preds) if alone and joined.shape[axis] == len(joined.preds) else None
 
-    def _scan(
-        self, equation: Any, args: list[Any], loops: Loops, path: tuple[int, ...]
-    ) -> list[Any]:
+    def _scan(self, equation: Any, args: list[Any], loops: Loops, path: Path) -> list[Any]:
         options = equation.params
-        body, loop = options["jaxpr"].jaxpr, self._num_loops
+        body = options["jaxpr"].jaxpr
         # The names of these numbers differ between versions of JAX.
         carried = _count_unsliced(equation.invars, body.invars)
         consts = carried - _count_unsliced(equation.outvars, body.outvars)
-        self._num_loops += 1
-        self.loop_at[path] = loop
         if options["reverse"]:
-            self.reversed_loops.add(loop)
-        inside = (*loops, (loop, options["length"]))
+            self.reversed_loops.add(path)
+        inside = (*loops, (path, options["length"]))
         xs = args[carried:]
         carry = self._carry(body, args, consts, carried, loops)
         slices: list[Any] = []
@@ -229,28 +206,23 @@ class Graph:
             if isinstance(x, int):
                 slices.append(self.add("cut", [x], var.aval, inside))
             elif isinstance(x, Derived):
-                slices.append(x.turn(loop))
+                slices.append(x.turn(path))
             else:
-                slices.append(Constant(rooted=x.rooted, turn=(loop, x)))
+                slices.append(Constant(rooted=x.rooted, turn=(path, x)))
         given = [*args[:consts], *carry, *slices]
-        out = self.walk(body, given, inside, path, options["jaxpr"].consts)
+        out = self.walk(options["jaxpr"], given, inside, path)
         stacked = [
             self.add("stack", [y], var.aval, loops) if isinstance(y, int) else y
             for y, var in zip(out[len(carry) :], equation.outvars[len(carry) :], strict=True)
         ]
         return [*out[: len(carry)], *stacked]
 
-    def _while(
-        self, equation: Any, args: list[Any], loops: Loops, path: tuple[int, ...]
-    ) -> list[Any]:
+    def _while(self, equation: Any, args: list[Any], loops: Loops, path: Path) -> list[Any]:
         options = equation.params
         args, consts = args[options["cond_nconsts"] :], options["body_nconsts"]
-        program, loop = options["body_jaxpr"], self._num_loops
-        self._num_loops += 1
-        self.loop_at[path] = loop
+        program = options["body_jaxpr"]
         carry = self._carry(program.jaxpr, args, consts, len(args), loops)
-        given = [*args[:consts], *carry]
-        return self.walk(program.jaxpr, given, (*loops, (loop, 0)), path, program.consts)
+        return self.walk(program, [*args[:consts], *carry], (*loops, (path, 0)), path)
 
     def _carry(self, body: Any, args: list[Any], start: int, end: int, loops: Loops) -> list[Any]:
         """What a loop carries: data if it begins as data or becomes it in a turn."""
@@ -278,15 +250,7 @@ class Graph:
         return carry
 
 
-def called(equation: Any) -> Any:
-    """The jaxpr of an equation that calls one and does nothing else, or None."""
-    if equation.primitive.name in (*CALLS_OUTSIDE, "custom_linear_solve", "scan", "while", "cond"):
-        return None
-    names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-    return next((equation.params[key] for key in names if key in equation.params), None)
-
-
-def count_layers(program: Any) -> int:
+def _count_layers(program: Any) -> int:
     """The dot products and convolutions of a jaxpr, those of its calls too."""
     count = 0
     for equation in program.eqns:
@@ -294,7 +258,7 @@ def count_layers(program: Any) -> int:
         for value in equation.params.values():
             for each in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(each, "jaxpr", each)
-                count += count_layers(inner) if hasattr(inner, "eqns") else 0
+                count += _count_layers(inner) if hasattr(inner, "eqns") else 0
     return count
 
 
@@ -305,11 +269,16 @@ def _count_unsliced(outside: Sequence[Any], inside: Sequence[Any]) -> int:
 
 def _depending(program: Any, flags: list[bool]) -> list[bool]:
     """Which results depend on flagged arguments; a call passes on all that any argument has."""
-    hot = {var for var, flag in zip(program.invars, flags, strict=True) if flag}
-    for equation in program.eqns:
-        if any(not isinstance(atom, Literal) and atom in hot for atom in equation.invars):
-            hot.update(equation.outvars)
-    return [not isinstance(atom, Literal) and atom in hot for atom in program.outvars]
+
+    def step(equation: Any, args: list[Any], path: Path) -> list[Any]:
+        return [any(args)] * len(equation.outvars)
+
+    return walk(program, [False] * len(program.constvars), flags, (), step, lambda _: False)
+
+
+def _constant(value: Any) -> Constant:
+    """A constant of the program; a traced array that a network closes over has no value yet."""
+    return Constant(None if isinstance(value, jax.core.Tracer) else value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -361,7 +330,7 @@ def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
     for var in closed.jaxpr.invars[len(shapes) :]:
         key = jnp.issubdtype(var.aval.dtype, jax.dtypes.prng_key)
         given.append(Constant() if key else graph.add("input", (), var.aval, ()))
-    out = graph.walk(closed.jaxpr, given, constants=closed.consts)
+    out = graph.walk(closed, given)
     return Trace(
         graph,
         tuple(each for each in out if isinstance(each, int)),
@@ -374,6 +343,5 @@ def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
 
 
 __all__ = [
-    "CALLS_OUTSIDE", "LINEAR", "MOVES", "Graph", "Loops", "Node", "Trace", "called",
-    "count_layers", "trace",
+    "LINEAR", "MOVES", "Graph", "Loops", "Node", "Trace", "trace",
 ]  # fmt: skip

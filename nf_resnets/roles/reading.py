@@ -268,9 +268,8 @@ class _Reader:
         """Which slice of a leaf the turns of the loops around a branch take, None if none."""
         assert use.branch is not None
         cuts, index = dict(use.view.turns), 0
-        for (loop, length), step in zip(use.branch.loops, turn, strict=True):
-            reverse = loop in self._traced.graph.reversed_loops
-            step = length - 1 - step if reverse else step
+        slices = self._traced.graph.slice_at(use.branch.loops, turn)
+        for (loop, _), step in zip(use.branch.loops, slices, strict=True):
             for span in cuts.get(loop, ()):
                 if span.axis >= 0:
                     index += step * span.stride * math.prod(lengths[span.axis + 1 :])

@@ -1,21 +1,31 @@
-"""Evaluates a network's program, equation by equation."""
+"""Walks and evaluates the jaxpr of a network's program.
+
+A *path* names an equation: its index, after those of the calls and loops around it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+import jax
 from jax.extend import core
 
-from nf_resnets.roles.graph import called
-
 Path = tuple[int, ...]
-"""The place of an equation: its index, after those of the calls and loops around it."""
+Step = Callable[[Any, list[Any], Path], list[Any]]
+Recorded = dict[Any, Any]
+Change = Callable[
+    [Any, list[Any], Path, Any, Callable[[list[Any]], tuple[list[Any], Recorded]]],
+    tuple[list[Any], Recorded],
+]
 
+LOOPS = ("scan", "while", "cond")
 REMATS = ("checkpoint", "remat", "remat2")
 CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 ENTERED = ("scan", "jit", "pjit", "closed_call", "core_call", *REMATS, *CUSTOM)
 """The calls whose equations can be evaluated one by one."""
+CALLS_OUTSIDE = ("ffi_call", "pallas_call", "pure_callback", "custom_call", "ragged_dot")
 
 
 def walk(
@@ -23,24 +33,35 @@ def walk(
     consts: Sequence[Any],
     args: Sequence[Any],
     path: Path,
-    step: Callable[[Any, list[Any], Path], list[Any]],
+    step: Step,
+    constant: Callable[[Any], Any] = lambda value: value,
 ) -> list[Any]:
-    """Evaluates a jaxpr, each equation by ``step(equation, args, path)``."""
-    known = dict(zip(jaxpr.constvars, consts, strict=True))
-    known.update(zip(jaxpr.invars, args, strict=True))
+    """Takes the equations of a jaxpr in order, each by ``step(equation, args, path)``.
 
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else known[atom]
+    The values may be of any kind; ``constant`` makes one of a constant of the program.
+    """
+    known = dict(zip(jaxpr.invars, args, strict=True))
+    known.update(zip(jaxpr.constvars, map(constant, consts), strict=True))
+
+    def value(atom: Any) -> Any:
+        return constant(atom.val) if isinstance(atom, core.Literal) else known[atom]
 
     for index, equation in enumerate(jaxpr.eqns):
-        results = step(equation, [read(atom) for atom in equation.invars], (*path, index))
+        results = step(equation, [value(atom) for atom in equation.invars], (*path, index))
         known.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return [value(atom) for atom in jaxpr.outvars]
 
 
-def enter(equation: Any, args: list[Any]) -> tuple[Any, Sequence[Any], list[Any]]:
-    """The jaxpr that an equation calls, its constants, and the arguments that it takes."""
-    program = called(equation)
+def called(equation: Any) -> Any:
+    """The jaxpr of an equation that calls one and does nothing else, or None."""
+    if equation.primitive.name in (*CALLS_OUTSIDE, *LOOPS, "custom_linear_solve"):
+        return None
+    names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+    return next((equation.params[key] for key in names if key in equation.params), None)
+
+
+def enter(program: Any, args: list[Any]) -> tuple[Any, Sequence[Any], list[Any]]:
+    """A called jaxpr, its constants, and the arguments that it takes, the last ones."""
     jaxpr, consts = getattr(program, "jaxpr", program), getattr(program, "consts", ())
     return jaxpr, consts, args[len(args) - len(jaxpr.invars) :]
 
@@ -53,4 +74,83 @@ def evaluate(equation: Any, args: Sequence[Any]) -> list[Any]:
     return list(out) if equation.primitive.multiple_results else [out]
 
 
-__all__ = ["CUSTOM", "ENTERED", "REMATS", "Path", "enter", "evaluate", "walk"]
+def run(
+    program: Any,
+    args: Sequence[Any],
+    changed: Collection[Path],
+    change: Change,
+    values: Mapping[Any, Any] = MappingProxyType({}),
+    loops_of: Mapping[Any, Collection[Path]] = MappingProxyType({}),
+) -> tuple[list[Any], Recorded]:
+    """Evaluates a closed jaxpr, some of whose equations are changed.
+
+    Calls around a changed equation are entered: ``jit`` and derivative rules are inlined, ``remat``
+    and ``scan`` are kept.
+
+    Args:
+      program: the closed jaxpr.
+      args: its arguments.
+      changed: the paths of the changed equations.
+      change: ``change(equation, args, path, values, proceed)`` gives the results of a changed one
+        and what it records, by key, as ``proceed(args)`` gives those of the equation itself.
+      values: arrays by key, with a leading axis for each loop around their use.
+      loops_of: the paths of those loops, by key.
+
+    Returns:
+      The results, and what is recorded, with a leading axis for each loop around it.
+    """
+    entered = {path[:end] for path in changed for end in range(1, len(path))}
+
+    def evaluated(
+        jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], path: Path, values: Any
+    ) -> tuple[list[Any], Recorded]:
+        recorded: Recorded = {}
+
+        def step(equation: Any, args: list[Any], path: Path) -> list[Any]:
+            def proceed(args: list[Any]) -> tuple[list[Any], Recorded]:
+                if path not in entered:
+                    return evaluate(equation, args), {}
+                if equation.primitive.name == "scan":
+                    return scan(equation, args, path, values)
+                jaxpr, consts, given = enter(called(equation), args)
+                if equation.primitive.name not in REMATS:
+                    return evaluated(jaxpr, consts, given, path, values)
+                options = {name: equation.params[name] for name in ("policy", "prevent_cse")}
+                body = jax.checkpoint(
+                    lambda args, values: evaluated(jaxpr, consts, args, path, values), **options
+                )
+                return body(given, values)
+
+            results, inside = (
+                change(equation, args, path, values, proceed) if path in changed else proceed(args)
+            )
+            recorded.update(inside)
+            return results
+
+        return walk(jaxpr, consts, args, path, step), recorded
+
+    def scan(equation: Any, args: list[Any], path: Path, values: Any) -> tuple[list[Any], Recorded]:
+        options, body = equation.params, equation.params["jaxpr"]
+        start, end = options["num_consts"], options["num_consts"] + options["num_carry"]
+        cut = {key: value for key, value in values.items() if path in loops_of[key]}
+
+        def turn(carry: Any, slices: Any) -> Any:
+            of_turn, xs = slices
+            given = [*args[:start], *carry, *xs]
+            inside = {**values, **of_turn}
+            out, recorded = evaluated(body.jaxpr, body.consts, given, path, inside)
+            return out[: end - start], (out[end - start :], recorded)
+
+        carry, (stacked, recorded) = jax.lax.scan(
+            turn, args[start:end], (cut, args[end:]), options["length"],
+            reverse=options["reverse"], unroll=options["unroll"],
+        )  # fmt: skip
+        return [*carry, *stacked], recorded
+
+    return evaluated(program.jaxpr, program.consts, args, (), dict(values))
+
+
+__all__ = [
+    "CALLS_OUTSIDE", "CUSTOM", "ENTERED", "LOOPS", "Path", "called", "enter", "evaluate", "run",
+    "walk",
+]  # fmt: skip

@@ -8,8 +8,9 @@ import enum
 from collections.abc import Iterable, Sequence
 
 from nf_resnets.roles.flow import Flow
-from nf_resnets.roles.graph import CALLS_OUTSIDE, LINEAR, MOVES, Node, Trace
+from nf_resnets.roles.graph import LINEAR, MOVES, Node, Trace
 from nf_resnets.roles.residual import Residual, Residuals
+from nf_resnets.roles.running import CALLS_OUTSIDE
 from nf_resnets.roles.views import Derived, View
 
 

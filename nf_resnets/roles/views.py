@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from nf_resnets.roles.running import Path
+
 
 class Span(NamedTuple):
     """``size`` steps of ``stride`` along an axis of a leaf.
@@ -49,7 +51,7 @@ class View:
 
     leaf: int
     axes: tuple[Axis, ...]
-    turns: tuple[tuple[int, Axis], ...] = ()
+    turns: tuple[tuple[Path, Axis], ...] = ()
     start: int = 0
     rooted: bool = False
     contracted: bool = False
@@ -87,7 +89,7 @@ class Derived:
         axes = tuple((Span(axis, 1, size),) for axis, size in enumerate(shape))
         return cls((View(leaf, axes),), shape)
 
-    def turn(self, loop: int) -> Derived:
+    def turn(self, loop: Path) -> Derived:
         """What a turn of a loop takes along the first axis."""
         views = tuple(
             dataclasses.replace(v, axes=v.axes[1:], turns=(*v.turns, (loop, v.axes[0])))
@@ -113,7 +115,7 @@ class Constant:
     args: tuple[Any, ...] = ()
     which: int = 0
     rooted: bool = False
-    turn: tuple[int, Constant] | None = None
+    turn: tuple[Path, Constant] | None = None
     tried: bool = False
 
     def get(self) -> Any:
@@ -145,7 +147,7 @@ class Constant:
 
 
 def derive(
-    equation: Any, which: int, args: list[Any], loops: tuple[tuple[int, int], ...]
+    equation: Any, which: int, args: list[Any], loops: tuple[tuple[Path, int], ...]
 ) -> Derived:
     """The views in an output of an equation whose arguments are constants and derived values."""
     shape = tuple(equation.outvars[which].aval.shape)
@@ -183,7 +185,7 @@ def _move(
     args: list[Any],
     at: int,
     view: View,
-    loops: tuple[tuple[int, int], ...],
+    loops: tuple[tuple[Path, int], ...],
 ) -> View:
     """The view that an argument's becomes."""
     name, options = equation.primitive.name, equation.params
@@ -311,7 +313,7 @@ def _index(
     args: list[Any],
     view: View,
     shape: tuple[int, ...],
-    loops: tuple[tuple[int, int], ...],
+    loops: tuple[tuple[Path, int], ...],
 ) -> View:
     """A slice at an index: a turn's of a loop, or rows of a table."""
     sizes, before = equation.params["slice_sizes"], args[0].shape
