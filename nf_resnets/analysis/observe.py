@@ -18,7 +18,7 @@ from nf_resnets.norm_free.plan import Places
 from nf_resnets.norm_free.rewriting import RESULT, Edits, Part, run
 from nf_resnets.roles.flow import NONE, Flow
 from nf_resnets.roles.graph import trace
-from nf_resnets.roles.residual import Nested, Residual, Residuals
+from nf_resnets.roles.residual import Residual, Residuals
 from nf_resnets.roles.running import Path
 
 Network = Callable[..., Any]
@@ -125,18 +125,11 @@ class _Watched:
     """
 
     def __init__(
-        self,
-        network: Network,
-        params: Any,
-        inputs: Sequence[Any],
-        *,
-        nested: Nested = None,
-        projections: bool | None = None,
-        parts: bool | None = None,
+        self, network: Network, params: Any, inputs: Sequence[Any], **answers: Any
     ) -> None:
         self._trace = traced = trace(network, params, *inputs)
         self._flow = flow = Flow(traced)
-        residuals = Residuals(traced, flow, nested=nested, projections=projections, parts=parts)
+        residuals = Residuals(traced, flow, **answers)
         if residuals.doubts:
             raise ValueError(residuals.doubts[0])
         if not residuals.branches:

@@ -122,7 +122,7 @@ class Insertion:
         gates = set().union(*(branch.gates for branch in self._residuals.branches))
         for node in flow.nodes:
             value = self._activated(node)
-            if value is None or self._layer_of(value) in gates:
+            if value is None or flow.layer_before(value) in gates:
                 continue
             if value not in made:
                 inside = [b for b in self._residuals.branches if node.id in b.region]
@@ -161,13 +161,6 @@ class Insertion:
             if not is_step or flow.layers(flow.between(value, user)):
                 break
             at = user
-        return at
-
-    def _layer_of(self, at: int) -> int:
-        """The layer whose output a value is, moved and shifted."""
-        flow = self._flow
-        while at != NONE and not flow[at].is_layer and len(flow[at].preds) == 1:
-            at = flow[at].preds[0]
         return at
 
     def _add_biases_of_layers(self, branch: Residual) -> None:

@@ -12,7 +12,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -88,10 +88,6 @@ class _Finder:
         self._fed: dict[int, bool] = {}
         for node in flow.nodes:
             self._fed[node.id] = bool(node.uses) or any(self._fed[pred] for pred in node.preds)
-        self._leads: dict[int, bool] = {}
-        for node in reversed(flow.nodes):
-            users = flow.users[node.id]
-            self._leads[node.id] = any(self._leads[u] or flow[u].is_layer for u in users)
 
     def norm(self, at: int) -> Norm | None:
         """The norm that a step normalises for, or None where that is a step of another's."""
@@ -116,7 +112,7 @@ class _Finder:
                 "data; expected the root of a mean of squares or of a variance, or keep= to match "
                 f"{layer!r}."
             )
-            inner = self._leads[at] and self._fed[node.preds[0]]
+            inner = flow.leads_to_layer[at] and self._fed[node.preds[0]]
             return Norm(f"at {layer}", (layer,), frozenset({at}), inner, {}, {}, fault)
         end = self._end(start, at, leaves)
         region = flow.between(start, end)
@@ -129,7 +125,7 @@ class _Finder:
             module or (paths[0] if paths else f"at {layer}"),
             tuple(paths) or (layer,),
             frozenset(region),
-            self._leads[end] and (bool(paths) or self._fed[start]),
+            flow.leads_to_layer[end] and (bool(paths) or self._fed[start]),
             self._statistics(region, values),
             leaves,
         )
@@ -231,9 +227,7 @@ class _Finder:
 
     def _layer_at(self, start: int) -> str:
         """The path of the layer whose output a value is, or that of the next layer."""
-        flow, at = self._flow, start
-        while at != NONE and not flow[at].is_layer and len(flow[at].preds) == 1:
-            at = flow[at].preds[0]
+        flow, at = self._flow, self._flow.layer_before(start)
         if at == NONE or not flow[at].is_layer:
             behind = flow.layers(range(max(start, 0), len(flow.graph.nodes)))
             at = next((each for each in behind if each in flow.above), NONE)
@@ -255,7 +249,7 @@ class _Finder:
                 operands[position] = None if level is None else _Value(0.0, level, True)
             for position, constant in node.constants:
                 level = leaves.get((at, position))
-                level = _number(constant.get()) if level is None else level
+                level = constant.number() if level is None else level
                 operands[position] = None if level is None else _Value(0.0, level, True)
             values[at] = self._step(node, operands)
         return values
@@ -311,14 +305,6 @@ def _product(one: _Value, two: _Value) -> _Value:
         return _Value(0.0, one.slope * two.slope + one.level * two.level, False)
     slope = one.slope * two.level + two.slope * one.level
     return _Value(slope, one.level * two.level, one.reduced and two.reduced)
-
-
-def _number(value: Any) -> float | None:
-    """The one number that an array holds, or None."""
-    if value is None or not np.size(value):
-        return None
-    array = np.asarray(value, np.float64)
-    return float(array.ravel()[0]) if np.all(array == array.ravel()[0]) else None
 
 
 __all__ = ["MOVED", "Norm", "norms_of"]

@@ -114,7 +114,6 @@ def norm_free(
     treedef: Any = jax.tree.structure(params)
     leaves = jax.tree.leaves(params)
     shapes = [_shape(leaf) for leaf in leaves]
-    answers = {"nested": None, "projections": None, "parts": None, **answers}
 
     def plan(tree: Any, inputs: Any) -> Plan:
         return Plan(trace(network, tree, *inputs), chosen, keep, answers)

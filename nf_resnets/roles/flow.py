@@ -41,6 +41,7 @@ class Flow:
       normalized: the nodes that divide by the root of a statistic, of data or a running one.
       in_norm: all steps of norms.
       roots: whether a node is the root of a statistic of the data.
+      leads_to_layer: whether a layer comes behind a node.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -62,6 +63,12 @@ class Flow:
         self.roots: dict[int, bool] = {}
         self.normalized: set[int] = set()
         self._find_roots()
+        self.leads_to_layer: dict[int, bool] = {}
+        for node in reversed(self.nodes):
+            users = self.users[node.id]
+            self.leads_to_layer[node.id] = any(
+                self.leads_to_layer[user] or self[user].is_layer for user in users
+            )
         self.in_norm = set(self.normalized)
         for end in self.normalized:
             steps = self.between(self.above[end], end)
@@ -151,6 +158,12 @@ class Flow:
         """The layers of a region, in order."""
         return sorted(at for at in region if self[at].is_layer)
 
+    def layer_before(self, at: int) -> int:
+        """The layer whose output a value is, moved and shifted, or where its one way back ends."""
+        while at != NONE and not self[at].is_layer and len(self[at].preds) == 1:
+            at = self[at].preds[0]
+        return at
+
     def is_linear(self, region: Iterable[int]) -> bool:
         """Whether a region is a linear map of what enters it, norms aside."""
         for at in region:
@@ -221,13 +234,10 @@ def constant_of(node: Node) -> Factor:
         if len(varying) != 1 or not moves:
             break
         each = varying[0]
-    value = (each if length else node.constants[0][1]).get() if each is not None else None
-    if value is None or not np.size(value):
-        return None
-    array = np.asarray(value, np.float64)
-    if length:
-        return array.reshape(length, -1)[:, 0]
-    return float(array.ravel()[0]) if np.all(array == array.ravel()[0]) else None
+    if not length or each is None:
+        return node.constants[0][1].number()
+    value = each.get()
+    return None if value is None else np.asarray(value, np.float64).reshape(length, -1)[:, 0]
 
 
 def times(one: Factor, two: Factor, how: str = "mul") -> Factor:

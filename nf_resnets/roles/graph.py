@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets.roles.leaf import is_numeric, path_name
-from nf_resnets.roles.running import Path, called, enter, walk
+from nf_resnets.roles.running import Path, called, enter, walk, whole_operands
 from nf_resnets.roles.views import Constant, Derived, derive
 
 Loops = tuple[tuple[Path, int], ...]
@@ -193,9 +193,7 @@ class Graph:
     def _scan(self, equation: Any, args: list[Any], loops: Loops, path: Path) -> list[Any]:
         options = equation.params
         body = options["jaxpr"].jaxpr
-        # The names of these numbers differ between versions of JAX.
-        carried = _count_unsliced(equation.invars, body.invars)
-        consts = carried - _count_unsliced(equation.outvars, body.outvars)
+        consts, carried = whole_operands(equation)
         if options["reverse"]:
             self.reversed_loops.add(path)
         inside = (*loops, (path, options["length"]))
@@ -260,11 +258,6 @@ def _count_layers(program: Any) -> int:
                 inner = getattr(each, "jaxpr", each)
                 count += _count_layers(inner) if hasattr(inner, "eqns") else 0
     return count
-
-
-def _count_unsliced(outside: Sequence[Any], inside: Sequence[Any]) -> int:
-    """How many values a scan takes or returns whole; the others have one axis more outside."""
-    return sum(a.aval.ndim == b.aval.ndim for a, b in zip(outside, inside, strict=True))
 
 
 def _depending(program: Any, flags: list[bool]) -> list[bool]:

@@ -87,9 +87,9 @@ class Residuals:
         trace: Trace,
         flow: Flow,
         *,
-        nested: Nested,
-        projections: bool | None,
-        parts: bool | None,
+        nested: Nested = None,
+        projections: bool | None = None,
+        parts: bool | None = None,
     ) -> None:
         self._trace, self._flow = trace, flow
         self._projections, self._parts = projections, parts

@@ -11,11 +11,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from nf_resnets.roles import screen
 from nf_resnets.roles.axes import refuse_biases, with_axes
 from nf_resnets.roles.branches import number_branches
 from nf_resnets.roles.leaf import Branch, Leaf, Role, is_numeric, path_name
 from nf_resnets.roles.rules import OUR_RULES, Rules
+
+_MOST_BRANCHES = 12
+_MOST_PATHS = 5
+_OUTSIDE = (Role.EMBEDDING, Role.STEM, Role.SHORTCUT, Role.HEAD)
+_BESIDE = (Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER, Role.ALPHA, Role.NORM, Role.KEEP)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +43,7 @@ class RoleMap:
     beside: tuple[tuple[int, ...], ...]
 
     def __str__(self) -> str:
-        return "\n".join(screen.lines(self.leaves, self.branches))
+        return "\n".join(_screen(self.leaves, self.branches))
 
     @property
     def num_branches(self) -> int:
@@ -222,6 +226,53 @@ def _refuse_unmatched(leaves: Sequence[Leaf], rules: Rules) -> None:
                 + ", ".join(repr(leaf.path) for leaf in leaves[:3])
                 + "."
             )
+
+
+def _screen(leaves: Sequence[Leaf], branches: Sequence[Branch]) -> list[str]:
+    """The branches with their layers, and what is outside of them, in a screen."""
+    layers: dict[int, list[Leaf]] = {branch.k: [] for branch in branches}
+    for leaf in leaves:
+        if leaf.role is Role.BRANCH and leaf.weight:
+            for k in leaf.branches:
+                layers[k].append(leaf)
+    shown = [f"{len(branches)} residual branches{_sizes(branches)}"]
+    groups: dict[str, list[int]] = {}
+    for branch in branches:
+        groups.setdefault(_names(layers[branch.k]), []).append(branch.k)
+    for names, ks in [*groups.items()][:_MOST_BRANCHES]:
+        shown.append(f"  {_numbers(ks)}: {names}")
+    hidden = sum(map(len, [*groups.values()][_MOST_BRANCHES:]))
+    if hidden:
+        shown.append(f"  and {hidden} more")
+    for role in _OUTSIDE:
+        paths = [leaf.path for leaf in leaves if leaf.role is role and leaf.weight]
+        if paths:
+            shown.append(f"{role.value}: {_listed(paths)}")
+    counts = [(role.value, sum(leaf.role is role for leaf in leaves)) for role in _BESIDE]
+    others = [f"{count} {name}" for name, count in counts if count]
+    return shown + (["leaves of no layer: " + ", ".join(others)] if others else [])
+
+
+def _sizes(branches: Sequence[Branch]) -> str:
+    found = sorted({branch.m for branch in branches})
+    words = " or ".join(map(str, found))
+    return f", each of {words} layer{'s' * (found != [1])}" if found else ""
+
+
+def _numbers(ks: Sequence[int]) -> str:
+    if len(ks) < 3:
+        return ", ".join(map(str, ks))
+    return f"{ks[0]}..{ks[-1]}" if ks[1] == ks[0] + 1 else f"{ks[0]}, {ks[1]}..{ks[-1]}"
+
+
+def _names(layers: Sequence[Leaf]) -> str:
+    ordered = sorted(layers, key=lambda leaf: leaf.layer)
+    return _listed([leaf.path for leaf in ordered])
+
+
+def _listed(paths: Sequence[str]) -> str:
+    text = ", ".join(map(repr, paths[:_MOST_PATHS]))
+    return text + (f" and {len(paths) - _MOST_PATHS} more" if paths[_MOST_PATHS:] else "")
 
 
 __all__ = ["RoleMap", "assign"]

@@ -66,6 +66,18 @@ def enter(program: Any, args: list[Any]) -> tuple[Any, Sequence[Any], list[Any]]
     return jaxpr, consts, args[len(args) - len(jaxpr.invars) :]
 
 
+def whole_operands(scan: Any) -> tuple[int, int]:
+    """How many operands of a scan are constants, and how many those and what it carries are."""
+
+    def count(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+        # What is cut has one axis more outside; the options' names differ between versions of JAX.
+        return sum(a.aval.ndim == b.aval.ndim for a, b in zip(outside, inside, strict=True))
+
+    body = scan.params["jaxpr"].jaxpr
+    end = count(scan.invars, body.invars)
+    return end - count(scan.outvars, body.outvars), end
+
+
 def evaluate(equation: Any, args: Sequence[Any]) -> list[Any]:
     """Evaluates an equation as it is."""
     params = equation.primitive.get_bind_params(equation.params)
@@ -131,7 +143,7 @@ def run(
 
     def scan(equation: Any, args: list[Any], path: Path, values: Any) -> tuple[list[Any], Recorded]:
         options, body = equation.params, equation.params["jaxpr"]
-        start, end = options["num_consts"], options["num_consts"] + options["num_carry"]
+        start, end = whole_operands(equation)
         cut = {key: value for key, value in values.items() if path in loops_of[key]}
 
         def turn(carry: Any, slices: Any) -> Any:
@@ -152,5 +164,5 @@ def run(
 
 __all__ = [
     "CALLS_OUTSIDE", "CUSTOM", "ENTERED", "LOOPS", "Path", "called", "enter", "evaluate", "run",
-    "walk",
+    "walk", "whole_operands",
 ]  # fmt: skip

@@ -90,7 +90,7 @@ def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
                     axes = _axes(view, letters, trace.shapes[view.leaf])
                     groups = node.options.get("feature_group_count", 1)
                 place, branch = places.of(node)
-                follows = places.leads_to_layer[node.id]
+                follows = flow.leads_to_layer[node.id]
                 uses[view.leaf].append(
                     Use(node.id, view, kind, place, branch, axes, groups, follows)
                 )
@@ -101,6 +101,7 @@ class _Places:
     """Where each node lies with regard to the branches."""
 
     def __init__(self, flow: Flow, residuals: Residuals) -> None:
+        self.flow = flow
         self.inside: dict[int, tuple[Place, Residual]] = {}
         for branch in residuals.branches:
             beside = dict.fromkeys(residuals.biases_after(branch.sum), (Place.SUM, branch))
@@ -115,13 +116,9 @@ class _Places:
         for node in flow.nodes:
             self.behind[node.id] = any(self.behind[p] or p in ends for p in node.preds)
         self.before: dict[int, bool] = {}
-        self.leads_to_layer: dict[int, bool] = {}
         for node in reversed(flow.nodes):
             users = flow.users[node.id]
             self.before[node.id] = any(self.before[u] or u in ends for u in users)
-            self.leads_to_layer[node.id] = any(
-                self.leads_to_layer[u] or flow[u].is_layer for u in users
-            )
 
     def of(self, node: Node) -> tuple[Place, Residual | None]:
         if node.id in self.inside:
@@ -134,7 +131,7 @@ class _Places:
             return Place.STEM, None
         if self.any:
             return Place.SIDE, None
-        return (Place.STEM if self.leads_to_layer[node.id] else Place.HEAD), None
+        return (Place.STEM if self.flow.leads_to_layer[node.id] else Place.HEAD), None
 
 
 def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind:

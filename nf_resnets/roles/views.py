@@ -139,11 +139,12 @@ class Constant:
         return int(np.size(self.get()))
 
     def number(self) -> float | None:
-        """The value as a number, or None where it is none."""
+        """The one number that the value has, however often, or None."""
         value = self.get()
-        if value is None or np.size(value) != 1:
+        if value is None or not np.size(value):
             return None
-        return float(np.asarray(value, np.float64).ravel()[0])
+        array = np.asarray(value, np.float64)
+        return float(array.flat[0]) if np.all(array == array.flat[0]) else None
 
 
 def derive(
