@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nf_resnets.norm_free.plan import Places
-from nf_resnets.norm_free.rewriting import RESULT, Edits, Part, run
+from nf_resnets.norm_free.rewriting import RESULT, Edits, Part, Places, run
 from nf_resnets.roles.flow import NONE, Flow
 from nf_resnets.roles.graph import trace
 from nf_resnets.roles.residual import Residual, Residuals

@@ -13,7 +13,10 @@ network off its program (:mod:`nf_resnets.roles`), and runs that program with ch
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,11 +24,15 @@ import jax
 import jax.numpy as jnp
 
 from nf_resnets import roles, schemes
-from nf_resnets.norm_free.plan import Plan
-from nf_resnets.norm_free.rewriting import Part, run
+from nf_resnets.norm_free.insertion import Insertion
+from nf_resnets.norm_free.norms import Norm, norms_of
+from nf_resnets.norm_free.rewriting import Edits, Part, Places, run
 from nf_resnets.roles import Leaf, Role, RoleMap
 from nf_resnets.roles.flow import Flow
-from nf_resnets.roles.graph import trace
+from nf_resnets.roles.graph import Trace, trace
+from nf_resnets.roles.residual import Residuals
+from nf_resnets.roles.running import Path
+from nf_resnets.roles.uses import Use, uses_of
 from nf_resnets.schemes import Scheme
 
 
@@ -115,8 +122,8 @@ def norm_free(
     leaves = jax.tree.leaves(params)
     shapes = [_shape(leaf) for leaf in leaves]
 
-    def plan(tree: Any, inputs: Any) -> Plan:
-        return Plan(trace(network, tree, *inputs), chosen, keep, answers)
+    def plan(tree: Any, inputs: Any) -> _Plan:
+        return _Plan(trace(network, tree, *inputs), chosen, keep, answers)
 
     first = plan(params, inputs)
 
@@ -147,6 +154,94 @@ def norm_free(
     return NormFree(apply, made, role_map, tuple(norm.name for norm in first.removed))
 
 
+class _Plan:
+    """What changes in a program.
+
+    Attributes:
+      trace: the program.
+      scheme: whose parts are put in.
+      removed: the norms that are taken out.
+      num_kept: how many divisions by roots belong to norms that stay.
+      gone: the leaves, as ``jax.tree.leaves`` numbers them, on which nothing depends any more.
+      parts: those that are put in, in the order of computation.
+      edits: the changed operands.
+    """
+
+    def __init__(self, traced: Trace, scheme: Scheme, keep: str | None, answers: Any) -> None:
+        self.trace, self.scheme = traced, scheme
+        self._flow = flow = Flow(traced)
+        residuals = Residuals(traced, flow, **answers)
+        self._uses = uses_of(traced, flow, residuals)
+        norms = norms_of(traced, flow, self._uses)
+        kept = _kept(norms, keep)
+        self.removed = [norm for norm in norms if norm not in kept]
+        faults = [norm.fault for norm in self.removed if norm.fault]
+        if faults:
+            raise ValueError(faults[0])
+        self.num_kept = sum(len(flow.normalized & norm.nodes) for norm in kept)
+        replaced = {key for norm in self.removed for key in norm.leaves}
+        insertion = Insertion(traced, flow, residuals, self._uses, scheme.anatomy, replaced)
+        self.parts = insertion.parts
+        places = Places(traced, flow)
+        numbers: dict[Path, dict[int, float]] = collections.defaultdict(dict)
+        for norm in self.removed:
+            what = f"the norm {norm.name!r}"
+            for (node, value), number in norm.statistics.items():
+                for path, at in places.of_statistic(node, value, what):
+                    numbers[path][at] = number
+            for (node, operand), number in norm.leaves.items():
+                for path, at in places.of_operand(node, operand, what):
+                    numbers[path][at] = number
+        parts: dict[Path, dict[int, list[Part]]] = collections.defaultdict(dict)
+        for (value, step), some in insertion.edges.items():
+            for path, at in places.of_edge(value, step):
+                there = parts[path].setdefault(at, [])
+                there += [part for part in some if part not in there]
+        self.edits = Edits(numbers, parts)
+        self.gone = {
+            traced.positions[leaf]
+            for leaf, uses in enumerate(self._uses)
+            if uses and all(self._is_replaced(use, replaced) for use in uses)
+        }
+
+    def _is_replaced(self, use: Use, replaced: set[tuple[int, int]]) -> bool:
+        operands = [at for at, each in self._flow[use.node].uses if use.view in each.views]
+        return all((use.node, at) in replaced for at in operands)
+
+    @property
+    def expected(self) -> dict[tuple[str, str], tuple[int, ...]]:
+        """The shapes of the learnt parts."""
+        return {
+            part.key: ((math.prod(part.turns),) if part.loops else ()) + part.shape
+            for part in self.parts
+            if part.constant is None
+        }
+
+    def initial(self) -> dict[str, dict[str, jax.Array]]:
+        """The learnt parts: zeros, and multipliers of 1."""
+        tree: dict[str, dict[str, jax.Array]] = {}
+        for (place, name), shape in self.expected.items():
+            tree.setdefault(place, {})[name] = jnp.full(shape, float(name == "multiplier"))
+        return tree
+
+    def value(self, part: Part, tree: Any) -> jax.Array:
+        """A part's value, an axis for each loop."""
+        if part.constant is not None:
+            return jnp.asarray(part.constant)
+        value = jnp.asarray(tree[part.place][part.name])
+        return value.reshape(part.turns + part.shape)
+
+
+def _kept(norms: list[Norm], keep: str | None) -> list[Norm]:
+    if keep == "":
+        return []
+    named = [norm for norm in norms if keep and any(re.search(keep, path) for path in norm.paths)]
+    if keep and not named:
+        shown = ", ".join(repr(norm.paths[0]) for norm in norms[:3])
+        raise ValueError(f"keep={keep!r} matches no norm; expected one of paths like {shown}.")
+    return [norm for norm in norms if norm in named or not norm.is_inner]
+
+
 def _refuse_scheme(scheme: Scheme) -> None:
     anatomy = scheme.anatomy
     wanted = {
@@ -169,11 +264,11 @@ def _shape(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array else leaf
 
 
-def _differing(one: Plan, two: Plan) -> list[str]:
+def _differing(one: _Plan, two: _Plan) -> list[str]:
     return ["/".join(key) for key in one.expected if key not in two.expected][:3]
 
 
-def _checked(apply: Any, new: Any, inputs: Any, plan: Plan, answers: Any) -> RoleMap:
+def _checked(apply: Any, new: Any, inputs: Any, plan: _Plan, answers: Any) -> RoleMap:
     """The roles of the new network, if it is what it is meant to be."""
     traced = trace(apply, new, *inputs)
     flow = Flow(traced)
