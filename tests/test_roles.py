@@ -86,55 +86,52 @@ def test_every_leaf_of_a_network(name):
     assert owners == dict.fromkeys([(k, j) for k in range(1, net.branches + 1) for j in (1, 2)], 1)
 
 
-def test_numbers_are_ordered_as_numbers():
-    names = [f"block_{n}" for n in range(1, 13)]
-    assert _names(_blocks(*names), r"block_(\d+)/conv_(\d+)") == names
+ROW = [f"block_{n}" for n in range(1, 13)]
+PADDED = ["block_008", "block_009", "block_010"]
+HAIKU = r"^block(?:_(\d+))?/conv2_d(?:_(\d+))?$"  # Haiku numbers from the second on
+STAGES = {f"stage{s}": _blocks("block_10", "block_2") for s in (10, 9)}
 
 
-def test_numbers_inside_a_wider_group_are_ordered_as_numbers():
-    names = [f"block_{n}" for n in range(1, 13)]
-    assert _names(_blocks(*names), r"(block_\d+)/(conv_\d+)") == names
-    layers = [f"conv{n}" for n in range(1, 12)]
-    found = _layers(_blocks("b", layers=layers), r"(b)/(conv\d+)")
-    assert found == {f"b/conv{n}": n for n in range(1, 12)}
+@pytest.mark.parametrize(
+    ("tree", "pattern", "names"),
+    [
+        (_blocks(*ROW), r"block_(\d+)/conv_(\d+)", ROW),
+        (_blocks(*ROW), r"(block_\d+)/(conv_\d+)", ROW),
+        (_blocks(*ROW), r"(?:block)_(?P<block>\d+)/conv_(?P<layer>\d+)", ROW),
+        (_blocks(*PADDED), r"block_(\d+)/conv_(\d+)", PADDED),
+        (
+            _blocks("block_1", "block", "block_10", layers=("conv2_d_1", "conv2_d")),
+            HAIKU,
+            ["block", "block_1", "block_10"],
+        ),
+        (
+            STAGES,
+            r"stage(\d+)/block_(\d+)/conv_(\d+)",
+            [f"stage{s}/block_{b}" for s in (9, 10) for b in (2, 10)],
+        ),
+    ],
+)
+def test_the_groups_order_the_branches(tree, pattern, names):
+    """Digits as numbers, a group that took no part first, the outer group before the inner."""
+    assert _names(tree, pattern) == names
 
 
-def test_the_outer_group_orders_before_the_inner():
-    tree = {f"stage{s}": _blocks("block_10", "block_2") for s in (10, 9)}
-    expected = [f"stage{s}/block_{b}" for s in (9, 10) for b in (2, 10)]
-    assert _names(tree, r"stage(\d+)/block_(\d+)/conv_(\d+)") == expected
-
-
-def test_a_group_that_took_no_part_stands_first():
-    """Haiku numbers from the second on: conv2_d, conv2_d_1, conv2_d_2."""
-    tree = _blocks("block_1", "block", "block_10", layers=("conv2_d_1", "conv2_d", "conv2_d_10"))
-    pattern = r"^block(?:_(\d+))?/conv2_d(?:_(\d+))?$"
-    assert _names(tree, pattern) == ["block", "block_1", "block_10"]
-    layers = _layers(tree, pattern)
-    assert [layers[f"block_1/{c}"] for c in ("conv2_d", "conv2_d_1", "conv2_d_10")] == [1, 2, 3]
-
-
-def test_named_groups_and_groups_that_do_not_count():
-    tree = _blocks("block_1", "block_2")
-    pattern = r"(?:block)_(?P<block>\d+)/conv_(?P<layer>\d+)"
-    assert _names(tree, pattern) == ["block_1", "block_2"]
-
-
-def test_layers_are_ordered_by_the_last_group_not_by_their_position():
-    assert _layers(_blocks("b", layers=("a_2", "z_1")), r"(b)/[az]_(\d)") == {
-        "b/a_2": 2,
-        "b/z_1": 1,
-    }
+@pytest.mark.parametrize(
+    ("pattern", "layers"),
+    [
+        (r"(b)/(conv\d+)", [f"conv{n}" for n in range(1, 12)]),
+        (r"(b)/[az]_(\d)", ["z_1", "a_2"]),
+        (r"^(b)/conv2_d(?:_(\d+))?$", ["conv2_d", "conv2_d_1", "conv2_d_10"]),
+    ],
+)
+def test_the_last_group_orders_the_layers(pattern, layers):
+    found = _layers(_blocks("b", layers=layers[::-1]), pattern)
+    assert found == {f"b/{name}": j for j, name in enumerate(layers, 1)}
 
 
 def test_one_branch_without_an_outer_group():
     role_map = roles.assign(_blocks("b")["b"], Rules(r"conv_(\d)"))
     assert [(branch.k, branch.m) for branch in role_map.branches] == [(1, 2)]
-
-
-def test_numbers_that_are_written_with_zeros():
-    names = ["block_008", "block_009", "block_010"]
-    assert _names(_blocks(*names), r"block_(\d+)/conv_(\d+)") == names
 
 
 def test_stacked_positions_number_the_branches():
@@ -185,15 +182,6 @@ def test_the_path_of_every_kind_of_key():
     assert found == ["a/0", "a/1/3", "b/left", "b/right", "c/x", "d/0", "d/1"]
 
 
-def test_a_path_whose_key_is_of_a_kind_of_its_own():
-    class Key:
-        def __str__(self):
-            return "['own']"
-
-    assert roles.path_name((jax.tree_util.DictKey("a"), Key())) == "a/own"
-    assert roles.path_name(()) == ""
-
-
 def test_labels_for_optax():
     """A rate for scalars and one for the rest, through optax.multi_transform."""
     net = stacked_tree.network()
@@ -208,25 +196,11 @@ def test_labels_for_optax():
         np.testing.assert_allclose(update, -0.1 if scalar else -1.0, rtol=1e-7, err_msg=path)
 
 
-def test_labels_are_roles_unless_chosen():
-    tree = _blocks("block_1") | {"vector": jnp.ones(3)}
-    assert roles.assign(tree, Rules(r"block_(\d)/conv_(\d)")).labels() == {
-        "block_1": {"conv_1": "branch", "conv_2": "branch"},
-        "vector": "keep",
-    }
-
-
 def test_map_keeps_what_it_is_given_and_refuses_another_tree():
     tree = _blocks("block_1")
     role_map = roles.assign(tree, Rules(r"block_(\d)/conv_(\d)"))
     paths = role_map.map(lambda leaf, value: leaf.path, tree)
     assert paths == {"block_1": {"conv_1": "block_1/conv_1", "conv_2": "block_1/conv_2"}}
-
-
-def test_our_rules_passed_by_name_are_the_default():
-    net = our_models.wide_resnet("fixup")
-    named = roles.assign(net.params, roles.OUR_RULES)
-    assert named.leaves == roles.assign(net.params).leaves
 
 
 def test_roles_of_shapes_alone():
