@@ -336,28 +336,15 @@ def _branches(
                 members[k].append(leaf)
     made = []
     for residual, norm in zip(residuals.branches, normalized, strict=True):
-        for index, (_, k) in enumerate(residual.numbers.items()):
+        turns = len(residual.numbers)
+        for index, k in enumerate(residual.numbers.values()):
             layers = sorted(members[k], key=lambda leaf: leaf.layer)
             paths = [leaf.path for leaf in layers]
             start = os.path.commonprefix(paths).rpartition("/")[0]
             name = start or (paths[-1] if paths else f"branch {k}")
-            stacked = any(leaf.stacked for leaf in layers)
-            made.append(
-                Branch(
-                    k,
-                    f"{name}[{index}]" if stacked else name,
-                    len(residual.steps),
-                    norm,
-                    *(
-                        _at_turn(factor, index, len(residual.numbers))
-                        for factor in (
-                            residual.skip_scale,
-                            residual.branch_scale,
-                            residual.sum_scale,
-                        )
-                    ),
-                )  # fmt: skip
-            )
+            name += f"[{index}]" if any(leaf.stacked for leaf in layers) else ""
+            scales = (_at_turn(factor, index, turns) for factor in residual.scales)
+            made.append(Branch(k, name, len(residual.steps), norm, *scales))
     return tuple(sorted(made, key=lambda branch: branch.k))
 
 

@@ -30,9 +30,7 @@ class Residual:
       region: the nodes of the branch.
       shortcut: the nodes of the skip path.
       layers: those in the branch, and those that feed it alone, as keys and values of an encoder.
-      skip_scale: the constant on the skip path.
-      branch_scale: the constant on the branch.
-      sum_scale: the constant on the sum.
+      scales: the constants on the skip path, on the branch and on the sum.
       normalized: whether the branch contains a norm.
       loops: those around it.
       gates: the layers that make a factor of another path, as those of squeeze-and-excitation.
@@ -46,9 +44,7 @@ class Residual:
     region: set[int]
     shortcut: set[int]
     layers: list[int]
-    skip_scale: Factor
-    branch_scale: Factor
-    sum_scale: Factor
+    scales: tuple[Factor, Factor, Factor]
     normalized: bool
     loops: Loops
     gates: set[int] = dataclasses.field(default_factory=set)
@@ -184,9 +180,7 @@ class Residuals:
                     region=region,
                     shortcut=shortcut,
                     layers=layers,
-                    skip_scale=None if by_leaf else skip_scale,
-                    branch_scale=scale,
-                    sum_scale=flow.scale_after(node.id),
+                    scales=(None if by_leaf else skip_scale, scale, flow.scale_after(node.id)),
                     normalized=bool(region & flow.normalized),
                     loops=node.loops,
                 )

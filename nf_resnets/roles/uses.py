@@ -112,22 +112,23 @@ class _Places:
         self.loops = {branch.loops for branch in residuals.branches if branch.loops}
         self.any = bool(residuals.branches)
         ends = {branch.sum for branch in residuals.branches}
-        self.behind: dict[int, bool] = {}
+        self.behind: set[int] = set()
         for node in flow.nodes:
-            self.behind[node.id] = any(self.behind[p] or p in ends for p in node.preds)
-        self.before: dict[int, bool] = {}
+            if any(pred in self.behind or pred in ends for pred in node.preds):
+                self.behind.add(node.id)
+        self.before: set[int] = set()
         for node in reversed(flow.nodes):
-            users = flow.users[node.id]
-            self.before[node.id] = any(self.before[u] or u in ends for u in users)
+            if any(user in self.before or user in ends for user in flow.users[node.id]):
+                self.before.add(node.id)
 
     def of(self, node: Node) -> tuple[Place, Residual | None]:
         if node.id in self.inside:
             return self.inside[node.id]
         if node.loops and any(node.loops[: len(loops)] == loops for loops in self.loops):
             return Place.TRUNK, None
-        if self.behind[node.id]:
-            return (Place.TRUNK if self.before[node.id] else Place.HEAD), None
-        if self.before[node.id]:
+        if node.id in self.behind:
+            return (Place.TRUNK if node.id in self.before else Place.HEAD), None
+        if node.id in self.before:
             return Place.STEM, None
         if self.any:
             return Place.SIDE, None
