@@ -50,14 +50,15 @@ def check_parts(scheme: Scheme, role_map: RoleMap) -> None:
 
 
 def _refuse_norms(scheme: Scheme, role_map: RoleMap) -> None:
-    """Refuses a branch that normalises, as the network's computation or our names show."""
+    """Refuses a branch that normalises, as the network's computation or the rules show."""
     normalized: dict[int, str | None] = {b.k: b.normalized for b in role_map.branches}
-    if role_map.is_ours:
+    leaves_weights = scheme.anatomy.alpha or scheme.anatomy.standardized
+    if role_map.rules is not None:
         for leaf, ks in zip(role_map.leaves, role_map.beside, strict=True):
             if leaf.role is Role.NORM:
-                kind = "weights" if leaf.path.endswith("/gain") else "data"
-                normalized |= dict.fromkeys(ks, kind)
-    leaves_weights = scheme.anatomy.alpha or scheme.anatomy.standardized
+                # Rules of a user's own do not say whether data or weights are normalised.
+                of_weights = leaf.path.endswith("/gain") if role_map.is_ours else leaves_weights
+                normalized |= dict.fromkeys(ks, "weights" if of_weights else "data")
     for branch in role_map.branches:
         if normalized[branch.k] == "data":
             raise ValueError(

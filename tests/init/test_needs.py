@@ -121,11 +121,15 @@ def test_describe_says_what_becomes_of_every_leaf():
 
 @pytest.mark.parametrize("name", [name for name in schemes.names() if schemes.get(name).norm_free])
 def test_a_norm_in_a_branch_is_refused_by_schemes_without_norms(name):
-    """In our networks by its name, in others by what was read."""
+    """By its name, in our networks and where rules name it, or by what was read."""
     own = models.WideResNet(depth=10, scheme="batchnorm", stem_channels=4)
     role_map = roles.assign(random_variables(own, 0)["params"])
     seen = [dataclasses.replace(branch, normalized="data") for branch in role_map.branches]
     read = dataclasses.replace(role_map, branches=tuple(seen), rules=None)
-    for each in (role_map, read):
+    by_rules = dataclasses.replace(role_map, rules=RULES)
+    # Rules do not tell a norm's scale from a weight's gain, which these schemes may have.
+    anatomy = schemes.get(name).anatomy
+    is_known = not (anatomy.alpha or anatomy.standardized)
+    for each in (role_map, read, *([by_rules] if is_known else [])):
         with pytest.raises(ValueError, match="'stage_1/first' contains a norm"):
             needs.check_parts(schemes.get(name), each)
