@@ -19,7 +19,7 @@ from nf_resnets import roles
 from nf_resnets.analysis.observe import Network, slopes
 from nf_resnets.init.tree import all_zero, float_leaves, is_concrete
 from nf_resnets.roles import Role, RoleMap, Rules
-from nf_resnets.roles.axes import is_bias
+from nf_resnets.roles.assignment import is_bias
 
 
 class Bound(NamedTuple):

@@ -7,6 +7,7 @@ through the regular expressions of a :class:`Rules`, never from the order of a d
 ``block_10`` stands before ``block_2``. :func:`verify` holds either against the network.
 """
 
+from nf_resnets.roles.assignment import assign
 from nf_resnets.roles.leaf import (
     LAYER_ROLES,
     Branch,
@@ -18,7 +19,7 @@ from nf_resnets.roles.leaf import (
     path_name,
 )
 from nf_resnets.roles.reading import read
-from nf_resnets.roles.role_map import RoleMap, assign
+from nf_resnets.roles.role_map import RoleMap
 from nf_resnets.roles.rules import OUR_RULES, Rules
 from nf_resnets.roles.sizes import Sizes, sizes
 from nf_resnets.roles.verification import verify

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from nf_resnets.roles.axes import refuse_biases, with_axes
-from nf_resnets.roles.branches import number_branches
 from nf_resnets.roles.leaf import Branch, Leaf, Role, is_numeric, path_name
 from nf_resnets.roles.rules import OUR_RULES, Rules
 
@@ -107,6 +104,8 @@ class RoleMap:
                 f"params has {len(kept)} leaves; expected {len(self.leaves)}, as in the tree that "
                 "the roles were assigned for."
             )
+        if treedef == self._treedef:
+            return self
         return RoleMap(
             tuple(self.leaves[place] for place in kept),
             self.branches,
@@ -135,96 +134,6 @@ class RoleMap:
             raise ValueError(
                 f"{self.num_branches} residual branches found, depth={depth} given; depth is L, "
                 "the number of residual branches, not of layers (ResNet-110 has L = 54)."
-            )
-
-
-def assign(params: Any, rules: Rules | RoleMap | None = None, *, part: bool = False) -> RoleMap:
-    r"""Finds the role of every leaf of a parameter tree.
-
-    Args:
-      params: any pytree of arrays: of Flax Linen, NNX, Haiku, Equinox or hand-written. Weights are
-        ``[H, W, C_in, C_out]`` or ``[C_in, C_out]``, or as ``rules.layout`` and ``rules.axes`` say,
-        with one more leading axis where ``rules.stacked`` says so.
-      rules: what the paths mean; by default the names of this library's models. A
-        :class:`RoleMap` that was made for this tree is returned as it is.
-      part: whether ``params`` may be a part of a tree, as inside ``optax.masked``: then expressions
-        may match nothing, and branches are not numbered.
-
-    Returns:
-      The :class:`RoleMap` of the tree.
-
-    Raises:
-      ValueError: if the tree is not that of the :class:`RoleMap`, a weight is matched by no rule or
-        a leaf by two, a rule matches nothing, the leaves of a branch contradict each other or words
-        order its layers and ``rules.order`` does not, a bias vector has not as many values as its
-        layer has outputs, or a kernel of default layout has the taps of the other one.
-
-    Example:
-      >>> tree = {"block_2": {"conv_1": np.ones((3, 3, 4, 4)), "conv_2": np.ones((3, 3, 4, 4))},
-      ...         "block_10": {"conv_1": np.ones((3, 3, 4, 4)), "conv_2": np.ones((3, 3, 4, 4))}}
-      >>> role_map = assign(tree, Rules(branch=r"block_(\d+)/conv_(\d+)"))
-      >>> [branch.name for branch in role_map.branches]
-      ['block_2', 'block_10']
-    """
-    if isinstance(rules, RoleMap):
-        same = rules._treedef == jax.tree.structure(params) and not part
-        made = rules.part(params, whole=not part)
-        return rules if same else made
-    flat, treedef = jax.tree_util.tree_flatten_with_path(params)
-    used = OUR_RULES if rules is None else rules
-    leaves = [_classify(path_name(path), value, used) for path, value in flat]
-    leaves = with_axes(leaves, used)
-    paths = tuple(path for path, _ in flat)
-    if part:
-        return RoleMap(tuple(leaves), (), used, treedef, paths, ((),) * len(leaves))
-    _refuse_unmatched(leaves, used)
-    leaves, branches, beside = number_branches(leaves, used)
-    refuse_biases(leaves)
-    return RoleMap(tuple(leaves), tuple(branches), used, treedef, paths, tuple(beside))
-
-
-def _classify(path: str, value: Any, rules: Rules) -> Leaf:
-    if not is_numeric(value):
-        return Leaf(path, Role.KEEP)
-    matches = [role for role, pattern in rules.patterns() if re.search(pattern, path)]
-    if len(matches) > 1:
-        raise ValueError(
-            f"leaf {path!r} is matched by two rules, rules.{matches[0].value} and "
-            f"rules.{matches[1].value}; expected one."
-        )
-    stacked = int(rules.stacked is not None and re.search(rules.stacked, path) is not None)
-    shape = tuple(value.shape)
-    role = matches[0] if matches else Role.KEEP
-    return Leaf(path, role, shape, stacked, weight=len(shape) - stacked >= 2)
-
-
-def _refuse_unmatched(leaves: Sequence[Leaf], rules: Rules) -> None:
-    """Refuses weights that no rule matches, and rules that match no leaf."""
-    unknown = [
-        f"{leaf.path!r} {list(leaf.shape)}"
-        for leaf in leaves
-        if leaf.role is Role.KEEP and leaf.weight and not re.search(rules.keep or "(?!)", leaf.path)
-    ]
-    if unknown:
-        shown = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if unknown[5:] else "")
-        advice = (
-            "these are not the names of this library's models, so pass network= and inputs=, "
-            "or rules=: roles.read(network, params, *inputs) or init.Rules(...)"
-            if rules == OUR_RULES
-            else "name it in rules=, in keep= if it is to stay as it is"
-        )
-        raise ValueError(f"no rule says what the weight {shown} is; {advice}.")
-    named = [(role.value, pattern) for role, pattern in rules.patterns()]
-    named += [("axes", pattern) for pattern in dict(rules.axes)]
-    named += [("stacked", rules.stacked)] if rules.stacked is not None else []
-    for name, pattern in named:
-        # What was taken over from our own rules serves all of our networks.
-        may_miss = pattern == getattr(OUR_RULES, name)
-        if not may_miss and not any(re.search(pattern, leaf.path) for leaf in leaves):
-            raise ValueError(
-                f"rules.{name}={pattern!r} matches no leaf of params; its paths are like "
-                + ", ".join(repr(leaf.path) for leaf in leaves[:3])
-                + "."
             )
 
 
@@ -275,4 +184,4 @@ def _listed(paths: Sequence[str]) -> str:
     return text + (f" and {len(paths) - _MOST_PATHS} more" if paths[_MOST_PATHS:] else "")
 
 
-__all__ = ["RoleMap", "assign"]
+__all__ = ["RoleMap"]

@@ -205,7 +205,7 @@ def test_roles_are_assigned_once(scheme, keyed, monkeypatch):
     params, named = _tree(scheme), []
     path_name = roles.path_name
     monkeypatch.setattr(
-        "nf_resnets.roles.role_map.path_name", lambda path: named.append(path) or path_name(path)
+        "nf_resnets.roles.assignment.path_name", lambda path: named.append(path) or path_name(path)
     )
     _init(scheme, params, keyed=keyed)
     assert len(named) == len(jax.tree.leaves(params))
