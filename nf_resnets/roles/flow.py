@@ -115,8 +115,7 @@ class Flow:
         """Whether a value is normalised, but for shifts and scales by leaves."""
         for _ in range(12):
             node = self[at]
-            by_root = node.name in ("mul", "div") and any(use.rooted for _, use in node.uses)
-            if at in self.normalized or by_root:
+            if at in self.normalized:
                 return True
             passes = node.name in MOVES or (node.name in ("mul", "add") and node.uses)
             if not passes or len(node.preds) != 1:

@@ -181,7 +181,9 @@ class _Check:
             if leaf.role is Role.HEAD and leaf.weight:
                 values[at] = self.drawn[at]
         start = values
-        waiting = {(at, row) for at in self.others + self.last for row in self._rows(at)}
+        waiting = {
+            (at, row) for at in self.others + self.last for row in range(self.leaves[at].count)
+        }
         for _ in range(max(branch.m for branch in self.map.branches) + 1):
             gradients = self.gradients(values)
             waiting &= self._idle({at for at, _ in waiting}, gradients)
@@ -213,9 +215,6 @@ class _Check:
                 row = branches.index(k) * leaf.count // len(branches)
                 zero += [leaf] * (not np.any(value.reshape(leaf.count, -1)[row]))
         return zero
-
-    def _rows(self, at: int) -> range:
-        return range(self.leaves[at].count)
 
     def _idle(
         self, places: Iterable[int], gradients: dict[int, np.ndarray]
