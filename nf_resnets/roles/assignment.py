@@ -124,9 +124,9 @@ def _with_axes(leaves: Sequence[Leaf], rules: Rules) -> list[Leaf]:
         most[layer] = max(most.get(layer, 0), len(leaf.own_shape))
 
     def is_vector(leaf: Leaf) -> bool:
-        own = leaf.own_shape
-        smaller = len(own) < most[_LAST.sub("", leaf.path)]
-        return is_bias(leaf.path) and (smaller or sum(n > 1 for n in own) <= 1)
+        shape = leaf.own_shape
+        smaller = len(shape) < most[_LAST.sub("", leaf.path)]
+        return is_bias(leaf.path) and (smaller or sum(n > 1 for n in shape) <= 1)
 
     return [
         leaf
@@ -145,28 +145,28 @@ def is_bias(path: str) -> bool:
 
 def _word(leaf: Leaf, rules: Rules) -> str:
     """The axes of a weight but the stacked one."""
-    own = leaf.own_shape
+    shape = leaf.own_shape
     for pattern, word in dict(rules.axes).items():
         if re.search(pattern, leaf.path):
-            if len(word) != len(own):
+            if len(word) != len(shape):
                 raise ValueError(
-                    f"leaf {leaf.path!r} has {len(own)} axes and rules.axes says {word!r}; "
+                    f"leaf {leaf.path!r} has {len(shape)} axes and rules.axes says {word!r}; "
                     "expected a letter for each axis"
                     + (" but the stacked one." if leaf.stacked else ".")
                 )
             return word
-    taps = "D" * max(len(own) - 5, 0) + "DHW"[max(5 - len(own), 0) :]
+    taps = "D" * max(len(shape) - 5, 0) + "DHW"[max(5 - len(shape), 0) :]
     if rules.layout == "OIHW" and leaf.role is not Role.EMBEDDING:
         return "OI" + taps
-    is_reversed = len(own) == 4 and own[2] == own[3] <= _MOST_TAPS < max(own[:2])
+    is_reversed = len(shape) == 4 and shape[2] == shape[3] <= _MOST_TAPS < max(shape[:2])
     if rules.layout is None and leaf.role in LAYER_ROLES and is_reversed:
         raise ValueError(
-            f"leaf {leaf.path!r} {list(leaf.shape)} would have {own[0]} x {own[1]} taps in the "
+            f"leaf {leaf.path!r} {list(leaf.shape)} would have {shape[0]} x {shape[1]} taps in the "
             "layout [H, W, C_in, C_out]; expected rules.layout='OIHW' for [C_out, C_in, H, W], or "
             "'HWIO' if it is meant."
         )
     word = taps + "IO"
-    is_thin = len(own) > 2 and own[-2] == 1 < min(math.prod(own[:-2]), own[-1])
+    is_thin = len(shape) > 2 and shape[-2] == 1 < min(math.prod(shape[:-2]), shape[-1])
     if leaf.role is Role.BRANCH and rules != OUR_RULES and is_thin:
         raise ValueError(
             f"leaf {leaf.path!r} {list(leaf.shape)} takes one channel; expected rules.axes to say "

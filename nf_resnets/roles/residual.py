@@ -318,15 +318,15 @@ class Residuals:
 
     def biases_after(self, at: int) -> set[int]:
         """The additions of vectors to a sum before anything uses it: ``x + h @ w + b``."""
-        found = set()
+        biases = set()
         while len(self._flow.users[at]) == 1:
             user = self._flow[self._flow.users[at][0]]
             if len(user.preds) != 1 or user.name not in ("add", "convert_element_type"):
                 break
             if any(view.size > 1 for _, use in user.uses for view in use.views):
-                found.add(user.id)
+                biases.add(user.id)
             at = user.id
-        return found
+        return biases
 
     # Layers.
 

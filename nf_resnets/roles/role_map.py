@@ -163,9 +163,9 @@ def _screen(leaves: Sequence[Leaf], branches: Sequence[Branch]) -> list[str]:
 
 
 def _sizes(branches: Sequence[Branch]) -> str:
-    found = sorted({branch.m for branch in branches})
-    words = " or ".join(map(str, found))
-    return f", each of {words} layer{'s' * (found != [1])}" if found else ""
+    counts = sorted({branch.m for branch in branches})
+    words = " or ".join(map(str, counts))
+    return f", each of {words} layer{'s' * (counts != [1])}" if counts else ""
 
 
 def _numbers(ks: Sequence[int]) -> str:

@@ -55,8 +55,8 @@ def sizes(role_map: RoleMap, base: RoleMap, base_depth: int | None = None) -> li
       >>> import numpy as np
       >>> from nf_resnets import roles
       >>> small, large = ({"head": {"kernel": np.ones((n, 10))}} for n in (16, 64))
-      >>> found = sizes(roles.assign(large), roles.assign(small))
-      >>> found[0].inputs, found[0].outputs
+      >>> ratios = sizes(roles.assign(large), roles.assign(small))
+      >>> ratios[0].inputs, ratios[0].outputs
       (4.0, 1.0)
     """
     if base_depth is not None and not (isinstance(base_depth, int | float) and base_depth >= 1):
@@ -65,9 +65,9 @@ def sizes(role_map: RoleMap, base: RoleMap, base_depth: int | None = None) -> li
     for leaf in role_map.leaves:
         other = others.get(leaf.path)
         if other is None or (len(other.shape), other.stacked) != (len(leaf.shape), leaf.stacked):
-            found = "not there" if other is None else f"{list(other.shape)}"
+            size = "not there" if other is None else f"{list(other.shape)}"
             raise ValueError(
-                f"leaf {leaf.path!r} {list(leaf.shape)} is {found} in base; expected all leaves of "
+                f"leaf {leaf.path!r} {list(leaf.shape)} is {size} in base; expected all leaves of "
                 "params in other sizes, as in a network of this depth and the base's width "
                 "(base_depth= says at which depth rates are tuned)."
             )

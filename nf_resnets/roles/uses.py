@@ -201,14 +201,14 @@ def _letters(node: Node, at: int, derived: Derived) -> list[str]:
 
 def _axes(view: View, letters: Sequence[str], shape: tuple[int, ...]) -> tuple[str, ...]:
     """The letters of each axis of a leaf, several where an axis is a product."""
-    found: dict[int, list[tuple[int, str]]] = collections.defaultdict(list)
+    letters_of: dict[int, list[tuple[int, str]]] = collections.defaultdict(list)
     lettered = [*zip(view.axes, letters, strict=True), *((axis, "K") for _, axis in view.turns)]
     for spans, letter in lettered:
         for span in spans:
-            found[span.axis].append((-span.stride, letter))
+            letters_of[span.axis].append((-span.stride, letter))
     word = []
     for axis, length in enumerate(shape):
-        of_axis = "".join(letter for _, letter in sorted(found[axis]))
+        of_axis = "".join(letter for _, letter in sorted(letters_of[axis]))
         word.append(
             of_axis[:1] if len(set(of_axis)) == 1 else of_axis or ("1" if length == 1 else "?")
         )
@@ -224,18 +224,18 @@ def _copied_axes(flow: Flow) -> dict[int, set[int]]:
     copies: dict[int, set[int]] = collections.defaultdict(set)
     for node in flow.nodes:
         first = node.preds[0] if node.preds else -1
-        own: list[tuple[int, int] | None] = [None] * len(node.shape)
+        axes: list[tuple[int, int] | None] = [None] * len(node.shape)
         if node.name == "dot_general" and node.is_layer:
-            own = _tags_of_product(flow, node, tags[first], copies)
+            axes = _tags_of_product(flow, node, tags[first], copies)
         elif node.name == "transpose":
-            own = [tags[first][p] for p in node.options["permutation"]]
+            axes = [tags[first][p] for p in node.options["permutation"]]
         elif node.name == "broadcast_in_dim" and first >= 0:
             for p, q in enumerate(node.options["broadcast_dimensions"]):
-                own[q] = tags[first][p]
+                axes[q] = tags[first][p]
         else:
             same = (tags[p] for p in node.preds if flow[p].shape == node.shape)
-            own = list(next((each for each in same if any(each)), own))
-        tags[node.id] = own
+            axes = list(next((each for each in same if any(each)), axes))
+        tags[node.id] = axes
     return copies
 
 

@@ -107,8 +107,8 @@ class _Check:
 
     def gradients(self, values: Sequence[Any]) -> dict[int, np.ndarray]:
         """The gradient of each floating-point leaf."""
-        found = self._gradient([values[at] for at in self.floats], self.inputs)
-        return {at: np.asarray(each) for at, each in zip(self.floats, found, strict=True)}
+        gradients = self._gradient([values[at] for at in self.floats], self.inputs)
+        return {at: np.asarray(each) for at, each in zip(self.floats, gradients, strict=True)}
 
     def _input(self, value: Any) -> Any:
         dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
