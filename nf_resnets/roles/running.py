@@ -144,7 +144,7 @@ def run(
     def scan(equation: Any, args: list[Any], path: Path, values: Any) -> tuple[list[Any], Recorded]:
         options, body = equation.params, equation.params["jaxpr"]
         start, end = whole_operands(equation)
-        cut = {key: value for key, value in values.items() if path in loops_of[key]}
+        cut = {key: value for key, value in values.items() if path in loops_of.get(key, ())}
 
         def turn(carry: Any, slices: Any) -> Any:
             of_turn, xs = slices
