@@ -189,7 +189,8 @@ class Insertion:
 
     def _add_bias_of_head(self) -> None:
         for use in self._uses:
-            if use.kind is Kind.WEIGHT and use.place is Place.HEAD and not use.follows:
+            is_weight = use.kind is Kind.WEIGHT and use.place is Place.HEAD
+            if is_weight and not self._flow.leads_to_layer[use.node]:
                 (value,) = self._flow[use.node].preds
                 name = self._numbered("head", "bias_layer")
                 part = self._part("head", name, "add", self._flow[use.node])

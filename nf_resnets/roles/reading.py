@@ -211,7 +211,8 @@ class _Reader:
             return Role.KEEP if is_gate else Role.BRANCH
         if main.place is Place.SHORTCUT:
             return Role.SHORTCUT
-        return Role.HEAD if main.place is Place.HEAD and not main.follows else Role.STEM
+        is_last = main.place is Place.HEAD and not self._flow.leads_to_layer[main.node]
+        return Role.HEAD if is_last else Role.STEM
 
     def _owner(self, use: Use) -> int | None:
         """The weight to whose layer a bias vector belongs."""

@@ -58,7 +58,6 @@ class Use:
       axes: a letter for each axis of the leaf, ``K`` for one that a loop runs along, ``?`` where
         it is not known; of a weight.
       groups: of a convolution.
-      follows: whether a layer comes behind it.
     """
 
     node: int
@@ -68,7 +67,6 @@ class Use:
     branch: Residual | None
     axes: tuple[str, ...] = ()
     groups: int = 1
-    follows: bool = False
 
 
 def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
@@ -89,11 +87,8 @@ def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
                     letters = ["N" if p in copies[node.id] else c for p, c in enumerate(letters)]
                     axes = _axes(view, letters, trace.shapes[view.leaf])
                     groups = node.options.get("feature_group_count", 1)
-                place, branch = places.of(node)
-                follows = flow.leads_to_layer[node.id]
-                uses[view.leaf].append(
-                    Use(node.id, view, kind, place, branch, axes, groups, follows)
-                )
+                use = Use(node.id, view, kind, *places.of(node), axes, groups)
+                uses[view.leaf].append(use)
     return uses
 
 
