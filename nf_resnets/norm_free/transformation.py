@@ -155,17 +155,7 @@ def norm_free(
 
 
 class _Plan:
-    """What changes in a program.
-
-    Attributes:
-      trace: the program.
-      scheme: whose parts are put in.
-      removed: the norms that are taken out.
-      num_kept: how many divisions by roots belong to norms that stay.
-      gone: the leaves, as ``jax.tree.leaves`` numbers them, on which nothing depends any more.
-      parts: those that are put in, in the order of computation.
-      edits: the changed operands.
-    """
+    """What changes in a program."""
 
     def __init__(self, traced: Trace, scheme: Scheme, keep: str | None, answers: Any) -> None:
         self.trace, self.scheme = traced, scheme
@@ -178,6 +168,7 @@ class _Plan:
         faults = [norm.fault for norm in self.removed if norm.fault]
         if faults:
             raise ValueError(faults[0])
+        # The divisions by roots in norms that stay.
         self.num_kept = sum(len(flow.normalized & norm.nodes) for norm in kept)
         replaced = {key for norm in self.removed for key in norm.leaves}
         insertion = Insertion(traced, flow, residuals, self._uses, scheme.anatomy, replaced)
@@ -198,6 +189,7 @@ class _Plan:
                 there = parts[path].setdefault(at, [])
                 there += [part for part in some if part not in there]
         self.edits = Edits(numbers, parts)
+        # The leaves, as jax.tree.leaves numbers them, on which nothing depends any more.
         self.gone = {
             traced.positions[leaf]
             for leaf, uses in enumerate(self._uses)
