@@ -22,9 +22,8 @@ def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.exp
     """Lowers a network with its weights to StableHLO, for batches of any size.
 
     The program goes from raw pixels, float32 ``[b, H, W, C]`` from 0 to
-    ``trained.inputs.max_value``, to logits, float32 ``[b, c]``; mean, standard deviation and
-    weights are inside. ``export(...).serialize()`` is what :func:`jax.export.deserialize` reads,
-    wherever there is JAX; its ``mlir_module_serialized`` is the StableHLO for other compilers.
+    ``trained.inputs.max_value``, to logits, float32 ``[b, c]``. Its ``mlir_module_serialized`` is
+    the StableHLO for other compilers than JAX's.
 
     Args:
       trained: a network for images.
@@ -44,23 +43,12 @@ def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.exp
 
 
 def save_export(
-    path: str | os.PathLike[str],
-    trained: Trained,
-    *,
-    overwrite: bool = False,
+    path: str | os.PathLike[str], trained: Trained, *, overwrite: bool = False,
     platforms: Sequence[str] = PLATFORMS,
-) -> Path:
-    """Writes what :func:`export` makes into a file, whole or not at all.
+) -> Path:  # fmt: skip
+    """Writes what :func:`export` makes into a file, for :func:`jax.export.deserialize`.
 
     It needs flatbuffers, which the extra ``export`` brings.
-
-    Example:
-      >>> from nf_resnets import trained
-      >>> network = trained.load("digits.safetensors")  # doctest: +SKIP
-      >>> path = save_export("digits.stablehlo", network)  # doctest: +SKIP
-      >>> program = jax.export.deserialize(bytearray(path.read_bytes()))  # doctest: +SKIP
-      >>> program.call(pixels).shape  # doctest: +SKIP
-      (1, 10)
     """
     try:
         data = bytes(export(trained, platforms=platforms).serialize())

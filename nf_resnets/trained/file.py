@@ -8,31 +8,26 @@ manifest's own SHA-256, so that a flipped bit anywhere is noticed.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
-import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import flax.core
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors
 import safetensors.numpy
 
-from nf_resnets import places
+from nf_resnets import __version__, places
 from nf_resnets.models.architectures import architecture_of
 from nf_resnets.roles import path_name
 from nf_resnets.trained.inputs import Images, Sentences
-from nf_resnets.trained.settings import build, from_json, to_json
+from nf_resnets.trained.settings import from_json, to_json
 
 FORMAT = 1
 """The version of the manifest; a file of another one is refused."""
@@ -49,7 +44,7 @@ _VOCABULARIES = ("source_vocabulary", "target_vocabulary")
 
 
 class TrainedError(ValueError):
-    """A network that cannot be saved, loaded or used; one sentence says why."""
+    """A network that cannot be loaded, used or trained; one sentence says why."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,8 +97,9 @@ def save(
       The file.
 
     Raises:
-      TrainedError: if the file is there, cannot be written, or cannot hold what it is given; the
-        sentence names the file, and the leaf or field.
+      ValueError: if the network is not one of this library, or the variables are not its own; the
+        sentence names the leaf or field.
+      OSError: if the file is there, or cannot be written.
 
     Example:
       >>> import tempfile
@@ -116,14 +112,22 @@ def save(
       True
     """
     path = Path(path).expanduser()
-    try:
-        settings = to_json(model)
-        leaves = flatten(variables)
-        refuse_other_leaves(leaves, expected_leaves(model, inputs))
-        data = _packed({**leaves, **_vocabularies(inputs)}, settings, inputs, notes or {})
-        places.write_whole(path, data, overwrite=overwrite)
-    except (TypeError, ValueError, OSError) as error:
-        raise TrainedError(f"{path} cannot be written: {error}") from None
+    settings, leaves = to_json(model), flatten(variables)
+    refuse_other_leaves(leaves, expected_leaves(model, inputs))
+    kind = next(name for name, each in _KINDS.items() if isinstance(inputs, each))
+    plain = {name: value for name, value in vars(inputs).items() if name not in _VOCABULARIES}
+    tensors = {**leaves, **_vocabularies(inputs)}
+    manifest = {
+        "format": FORMAT,
+        "versions": {"jax": jax.__version__, "nf_resnets": __version__},
+        "model": settings,
+        "inputs": {"kind": kind, **plain},
+        "notes": dict(notes or {}),
+        "leaves": {name: _digest(array) for name, array in tensors.items()},
+    }
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    data = safetensors.numpy.save(tensors, {"nf_resnets": _sealed(text)})
+    places.write_whole(path, data, overwrite=overwrite)
     return path
 
 
@@ -134,77 +138,37 @@ def load(path: str | os.PathLike[str]) -> Trained:
       The network; structure, dtypes and every bit of the variables are those that were saved.
 
     Raises:
-      TrainedError: if there is no such file, it was not written by :func:`save`, is damaged, or is
-        of a version that this one does not know; the sentence names the file, and the leaf or
-        field.
+      TrainedError: if the file was not written by :func:`save`, is damaged, or is of a version
+        that this one does not know; the sentence names the file.
+      OSError: if there is no such file.
     """
-    data = read(path)
+    data = places.read_file(path)
     try:
         return _unpacked(data)
-    except safetensors.SafetensorError:
-        reason = f"its {len(data):,} bytes are no safetensors file, or it is cut off."
-    except KeyError as error:
-        reason = f"its manifest has no {error}."
-    except ValueError as error:
-        reason = str(error)  # which may quote what a file holds at any length
-        reason = reason if len(reason) < 600 else f"{reason[:300]} ... {reason[-200:]}"
     except Exception as error:  # whatever a network of such settings stumbles over
-        text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        reason = f"its settings make no network ({text})."
-    raise TrainedError(f"{path} cannot be read: {reason}")
-
-
-def read(path: str | os.PathLike[str]) -> bytes:
-    """Reads a file.
-
-    Raises:
-      TrainedError: if it cannot be read.
-    """
-    try:
-        return places.read_file(path)
-    except FileNotFoundError:
-        raise TrainedError(f"{path} is not there; expected a file.") from None
-    except OSError as error:
-        raise TrainedError(f"{path} cannot be read: {error}") from None
-
-
-def _packed(
-    tensors: dict[str, np.ndarray],
-    settings: Mapping[str, Any],
-    inputs: Images | Sentences,
-    notes: Mapping[str, Any],
-) -> bytes:
-    kind = next(name for name, each in _KINDS.items() if isinstance(inputs, each))
-    plain = {name: value for name, value in vars(inputs).items() if name not in _VOCABULARIES}
-    versions = {"jax": jax.__version__}
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        versions["nf_resnets"] = importlib.metadata.version("nf_resnets")
-    manifest = {
-        "format": FORMAT,
-        "versions": versions,
-        "model": settings,
-        "inputs": {"kind": kind, **plain},
-        "notes": dict(notes),
-        "leaves": {name: _digest(array) for name, array in tensors.items()},
-    }
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return safetensors.numpy.save(tensors, {"nf_resnets": _sealed(text)})
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = " ".join(str(error).split())  # it may quote the file at any length
+        reason = reason if len(reason) < 600 else f"{reason[:300]} ... {reason[-200:]}"
+        raise TrainedError(f"{path} cannot be read: {kind}{reason}") from None
 
 
 def _unpacked(data: bytes) -> Trained:
-    tensors = tensors_of(data)
-    manifest = _manifest(data)
+    tensors, manifest = tensors_of(data), _manifest(data)
     digests = manifest["leaves"]
     for name in sorted(tensors.keys() | digests.keys()):
-        if name not in tensors or name not in digests:
-            raise ValueError(f"leaf {name!r} is in its manifest only, or in its tensors only.")
-        if _digest(tensors[name]) != digests[name]:
+        if name not in tensors or digests.get(name) != _digest(tensors[name]):
             raise ValueError(f"leaf {name!r} does not have the SHA-256 that was written with it.")
-    model = from_json(manifest["model"])
-    inputs = _inputs(manifest["inputs"], tensors)
+    model, values = from_json(manifest["model"]), dict(manifest["inputs"])
+    kind = _KINDS[values.pop("kind")]
+    if kind is Sentences:
+        source = tensors["inputs/source_vocabulary"]
+        target = tensors.get("inputs/target_vocabulary", source)
+        values |= {"source_vocabulary": source.tobytes(), "target_vocabulary": target.tobytes()}
+    inputs = kind(**values)
     leaves = {n: as_array(n, a) for n, a in tensors.items() if not n.startswith("inputs/")}
     refuse_other_leaves(leaves, expected_leaves(model, inputs))
-    return Trained(model, unflatten(leaves), inputs, manifest["notes"], manifest["versions"])
+    variables = flax.traverse_util.unflatten_dict(leaves, sep="/")
+    return Trained(model, variables, inputs, dict(manifest["notes"]), dict(manifest["versions"]))
 
 
 def _digest(array: np.ndarray) -> str:
@@ -220,22 +184,16 @@ def _sealed(text: str) -> str:
 def _manifest(data: bytes) -> dict[str, Any]:
     """The manifest in the header, which safetensors has read as a whole."""
     length = int.from_bytes(data[:8], "little")
-    sealed = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("nf_resnets")
-    if sealed is None:
-        raise ValueError(
-            "it has no metadata 'nf_resnets'; expected a file that trained.save wrote."
-        )
+    sealed = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("nf_resnets", "")
     text = sealed.partition('"manifest":')[2][:-1]
     if _sealed(text) != sealed:
-        raise ValueError("its manifest does not have the SHA-256 that it states.")
+        raise ValueError(
+            "its metadata 'nf_resnets' is missing or damaged; expected a file that trained.save "
+            "wrote."
+        )
     manifest: dict[str, Any] = json.loads(text)
     if manifest["format"] != FORMAT:
-        raise ValueError(
-            f"its format is {reprlib.repr(manifest['format'])}; this version reads {FORMAT}."
-        )
-    for name in ("leaves", "model", "inputs", "notes", "versions"):
-        if not isinstance(manifest[name], dict):
-            raise ValueError(f"its {name} is {reprlib.repr(manifest[name])}; expected a mapping.")
+        raise ValueError(f"its format is {manifest['format']!r}; this version reads {FORMAT}.")
     return manifest
 
 
@@ -246,19 +204,6 @@ def _vocabularies(inputs: Images | Sentences) -> dict[str, np.ndarray]:
     if inputs.source_vocabulary == inputs.target_vocabulary:
         del models["target_vocabulary"]
     return {f"inputs/{name}": np.frombuffer(model, np.uint8) for name, model in models.items()}
-
-
-def _inputs(settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Images | Sentences:
-    values = dict(settings)
-    kind = str(values.pop("kind"))
-    if kind not in _KINDS:
-        raise ValueError(f"inputs of kind {reprlib.repr(kind)} found; expected {list(_KINDS)}.")
-    if kind == "sentences":
-        source = tensors["inputs/source_vocabulary"]
-        target = tensors.get("inputs/target_vocabulary", source)
-        values |= {"source_vocabulary": source.tobytes(), "target_vocabulary": target.tobytes()}
-    inputs: Images | Sentences = build(_KINDS[kind], values)
-    return inputs
 
 
 # --- Leaves by name -------------------------------------------------------------------------------
@@ -288,27 +233,17 @@ def expected_leaves(model: Any, inputs: Images | Sentences) -> dict[str, jax.Sha
 
 @functools.lru_cache(maxsize=32)
 def _leaves_of(model: Any, arguments: tuple[Any, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *arguments)
-    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
+    return named(jax.eval_shape(model.init, jax.random.key(0), *arguments))
+
+
+def named(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by their keys, joined by ``/``."""
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def flatten(variables: Any) -> dict[str, np.ndarray]:
-    """Names every leaf by its keys, joined by ``/``; NumPy arrays, in the order of their names.
-
-    Example:
-      >>> list(flatten({"params": {"head": {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)}}}))
-      ['params/head/bias', 'params/head/kernel']
-    """
-    if not isinstance(variables, Mapping) or "params" not in variables:
-        raise ValueError(f"variables is {reprlib.repr(variables)}; expected {{'params': params}}.")
-    flat = flax.traverse_util.flatten_dict(flax.core.unfreeze(dict(variables)), sep="/")
-    return {name: as_array(name, flat[name]) for name in sorted(flat)}
-
-
-def unflatten(leaves: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Makes nested dicts of leaves that are named by their keys."""
-    tree: dict[str, Any] = flax.traverse_util.unflatten_dict(dict(leaves), sep="/")
-    return tree
+    """The leaves as NumPy arrays, in the order of their names."""
+    return {name: as_array(name, leaf) for name, leaf in sorted(named(variables).items())}
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
@@ -337,24 +272,15 @@ def refuse_other_leaves(leaves: Mapping[str, Any], expected: Mapping[str, Any]) 
 
 
 def tensors_of(data: bytes) -> dict[str, np.ndarray]:
-    """Reads the tensors of a safetensors file, by their names.
-
-    (safetensors' own function for NumPy does not read bfloat16.)
-
-    Raises:
-      ValueError: if one has a dtype that no network has; it is named.
-      safetensors.SafetensorError: if it is no such file.
-    """
+    """The tensors of a safetensors file; safetensors' own function does not read bfloat16."""
     tensors = {}
     for name, tensor in sorted(safetensors.deserialize(data), key=lambda each: each[0]):
-        if tensor["dtype"] not in DTYPES:
-            raise ValueError(f"leaf {name!r} has dtype {tensor['dtype']}, which no network has.")
         dtype = jnp.dtype(DTYPES[tensor["dtype"]])
         tensors[name] = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
     return tensors
 
 
 __all__ = [
-    "DTYPES", "FORMAT", "Trained", "TrainedError", "as_array", "expected_leaves", "flatten", "load",
-    "read", "refuse_other_leaves", "save", "tensors_of", "unflatten",
+    "FORMAT", "Trained", "TrainedError", "as_array", "expected_leaves", "flatten", "load", "named",
+    "refuse_other_leaves", "save", "tensors_of",
 ]  # fmt: skip

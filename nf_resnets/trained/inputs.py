@@ -27,10 +27,6 @@ class Images:
 
     Raises:
       ValueError: if a number is out of its range, or there is not one mean and std a channel.
-
-    Example:
-      >>> Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog")).crop
-      1.0
     """
 
     shape: tuple[int, int, int]
@@ -88,12 +84,6 @@ class Sentences:
     target: str
     source_vocabulary: bytes = dataclasses.field(repr=False)
     target_vocabulary: bytes = dataclasses.field(repr=False)
-
-    def __post_init__(self) -> None:
-        if not (self.source_vocabulary and self.target_vocabulary):
-            raise ValueError(
-                "an empty vocabulary found; expected a serialized SentencePiece model."
-            )
 
 
 __all__ = ["Images", "Sentences"]

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from nf_resnets.sweep.grid import Sweep
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.sweep.settings import FIELDS
-from nf_resnets.trained.file import TrainedError
 from nf_resnets.trained.fit import trained_of
 from nf_resnets.trained.settings import to_json
 from nf_resnets.training import hosts
@@ -39,10 +38,7 @@ class Networks:
         if hosts.is_process_zero():
             path = self._folder / "networks" / f"{run_name(plan.key, plan.label)}.safetensors"
             dataset = self._task.dataset(plan.settings["dataset"])
-            try:
-                trained_of(program, plan, state, dataset, key=plan.key).save(path, overwrite=True)
-            except TrainedError as error:
-                raise OSError(str(error)) from error  # the sweep stops, and is resumed from there
+            trained_of(program, plan, state, dataset, key=plan.key).save(path, overwrite=True)
         return {}
 
     def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:

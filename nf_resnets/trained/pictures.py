@@ -11,7 +11,6 @@ from PIL import Image
 
 from nf_resnets import places
 from nf_resnets.data.pictures import decode, fitted
-from nf_resnets.trained.file import TrainedError, read
 from nf_resnets.trained.inputs import Images
 
 
@@ -33,13 +32,10 @@ def read_picture(
       Raw pixels, float32 ``[H, W, C]``.
 
     Raises:
-      TrainedError: if there is no such file, it is no image, or its range of values is unknown.
+      OSError: if there is no such file.
+      ValueError: if it is no image, or its range of values is unknown.
     """
-    encoded = read(path)
-    try:
-        picture = decode(Path(path), encoded)
-    except ValueError as error:
-        raise TrainedError(str(error)) from None
+    picture = decode(Path(path), places.read_file(path))
     height, width, channels = inputs.shape
     picture = picture.convert("L" if channels == 1 else "RGB")
     picture = fitted(picture, height, width, crop=inputs.crop)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
-import flax.traverse_util
 import jax
 import numpy as np
 
@@ -18,6 +17,7 @@ from nf_resnets.trained.file import (
     TrainedError,
     expected_leaves,
     load,
+    named,
     refuse_other_leaves,
 )
 from nf_resnets.trained.inputs import Images
@@ -52,16 +52,6 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
       TrainedError: if the network does not take images, or these are of another shape, or pixels
         are NaN, below 0 or above ``max_value``, or the variables are those of another network, or
         the outputs are NaN.
-
-    Example:
-      >>> from nf_resnets import models, trained
-      >>> model = models.WideResNet(depth=10, scheme="fixup", num_classes=2, stem_channels=4)
-      >>> variables = jax.jit(model.init)(jax.random.key(0), np.zeros((1, 8, 8, 1)))
-      >>> inputs = trained.Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
-      >>> network = trained.Trained(model, variables, inputs)
-      >>> pixels = np.zeros((5, 8, 8, 1))
-      >>> predict(network, pixels).shape, classify(network, pixels)[0][0] in inputs.class_names
-      ((5, 2), True)
     """
     inputs = images_of(trained)
     pixels = np.asarray(pixels)
@@ -132,28 +122,16 @@ def _refuse_scaled(pixels: np.ndarray, max_value: float) -> None:
 
 
 def refuse_other_network(trained: Trained) -> None:
-    """Refuses variables that are not those of the network, where it is one of this library.
-
-    Flax leaves out of account what a network does not have.
-    """
-    if not isinstance(trained.model, nn.Module):
-        return
-    try:
-        leaves = flax.traverse_util.flatten_dict(trained.variables, sep="/")
-        refuse_other_leaves(leaves, expected_leaves(trained.model, trained.inputs))
-    except ValueError as error:
-        raise TrainedError(f"the variables do not fit the network: {error}") from None
+    """Refuses variables that are not those of the network, of which Flax reads those it knows."""
+    if isinstance(trained.model, nn.Module):
+        expected = expected_leaves(trained.model, trained.inputs)
+        refuse_other_leaves(named(trained.variables), expected)
 
 
 def ranked(
     probabilities: np.ndarray, class_names: Sequence[str], top: int
 ) -> list[tuple[str, float]]:
-    """The most probable classes of one image, from the first.
-
-    Example:
-      >>> ranked(np.array([0.2, 0.7, 0.1]), ("a", "b", "c"), 2)
-      [('b', 0.7), ('a', 0.2)]
-    """
+    """The most probable classes of one image, the likeliest first."""
     order = np.argsort(-probabilities, kind="stable")[:top]
     return [(class_names[i], float(probabilities[i])) for i in order]
 

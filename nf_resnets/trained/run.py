@@ -84,12 +84,7 @@ def train_one(
 ) -> tuple[TrainState, dict[str, Any]]:
     """Trains one run to its end; with checkpoints it is saved and resumed, also by a signal.
 
-    Args:
-      program: with one slot.
-      start: of the run.
-      plan: of the run.
-      watch: the callbacks and checkpoints.
-      finish: ``finish(program, plan, state)`` gives more measures of the finished run.
+    ``finish(program, plan, state)`` gives more measures of the finished run.
 
     Returns:
       The state after the last step, and the run's row.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import safetensors
 
-from nf_resnets.trained.file import TrainedError, as_array, read, tensors_of
+from nf_resnets import places
+from nf_resnets.trained.file import TrainedError, as_array, tensors_of
 
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """The parts of names that stand for a wrapped module: of ``DataParallel`` and ``AveragedModel``, of
@@ -31,16 +32,16 @@ def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
       :data:`WRAPPERS`.
 
     Raises:
-      TrainedError: if there is no such file, it cannot be read, it holds several dicts of tensors,
-        or a value is no array of finite numbers; the sentence names the file and the tensor.
+      TrainedError: if the file cannot be read, it holds several dicts of tensors, or a value is no
+        array of finite numbers; the sentence names the file and the tensor.
+      ImportError: if the file needs PyTorch, which is not installed.
+      OSError: if there is no such file.
     """
-    if isinstance(source, str | os.PathLike):
-        where = str(source)
-        source = _read_file(where)
-    else:
-        where = "the state dict"
+    where = "the state dict"
     tensors: dict[str, np.ndarray] = {}
     try:
+        if isinstance(source, str | os.PathLike):
+            where, source = str(source), _read_file(source)
         for name, value in _state_dict(source).items():
             parts = [part for part in str(name).split(".") if part not in WRAPPERS]
             if parts[-1:] == ["n_averaged"]:  # AveragedModel counts in it
@@ -48,34 +49,28 @@ def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
             if ".".join(parts) in tensors:
                 raise ValueError(f"leaf {name!r} is there a second time; expected one.")
             tensors[".".join(parts)] = _array(str(name), value)
-    except ValueError as error:
-        raise TrainedError(f"{where} cannot be read: {error}") from None
+    except (ImportError, OSError):
+        raise
+    except Exception as error:  # the readers of files raise whatever they stumble over
+        reason = " ".join(str(error).split())[:300]
+        raise TrainedError(f"{where} cannot be read: {reason}") from None
     return tensors
 
 
-def _read_file(path: str) -> Any:
-    data = read(path)
+def _read_file(path: str | os.PathLike[str]) -> Any:
+    data = places.read_file(path)
     # The first bytes of what today's and older versions of PyTorch write.
-    if data.startswith((b"PK\x03\x04", b"\x80")):
-        try:
-            torch = importlib.import_module("torch")
-        except ImportError:
-            raise TrainedError(
-                f"{path} was written by torch.save, and PyTorch is not installed here; convert it "
-                "where it is: safetensors.torch.save_file(torch.load(path, weights_only=True), "
-                "'net.safetensors')."
-            ) from None
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # its reader raises whatever it stumbles over
-            raise TrainedError(
-                f"{path} holds more than tensors, or is damaged ({type(error).__name__}); expected "
-                "what torch.save(module.state_dict(), path) writes."
-            ) from None
-    try:
+    if not data.startswith((b"PK\x03\x04", b"\x80")):
         return tensors_of(data)
-    except (safetensors.SafetensorError, ValueError) as error:
-        raise TrainedError(f"{path} cannot be read as a safetensors file: {error}") from None
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        raise ImportError(
+            f"{path} was written by torch.save, and PyTorch is not installed here; convert it "
+            "where it is: safetensors.torch.save_file(torch.load(path, weights_only=True), "
+            "'net.safetensors')."
+        ) from None
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
 def _state_dict(content: Any) -> Mapping[Any, Any]:
@@ -83,7 +78,7 @@ def _state_dict(content: Any) -> Mapping[Any, Any]:
     state_dicts, level = [], [content]
     for _ in range(4):  # no script nests a state dict deeper
         # An optimizer numbers its tensors.
-        dicts = [each for each in level if isinstance(each, Mapping) and all(map(_is_name, each))]
+        dicts = [each for each in level if _is_named(each)]
         state_dicts += [each for each in dicts if each and all(map(_is_tensor, each.values()))]
         level = [value for each in dicts if each not in state_dicts for value in each.values()]
     if len(state_dicts) != 1:
@@ -94,8 +89,8 @@ def _state_dict(content: Any) -> Mapping[Any, Any]:
     return state_dicts[0]
 
 
-def _is_name(key: Any) -> bool:
-    return isinstance(key, str)
+def _is_named(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -26,26 +26,20 @@ class Layout:
         scalar, stands for one tensor.
       title: of the published networks, for errors.
       network: the class of our network.
+      scheme: a registered scheme with the anatomy of their network.
       arguments: the arguments that the network must have been made with.
-      scheme: a registered scheme with the anatomy of their network; None is not compared.
       mean: of the pixels that they subtract, from 0 to 1.
       std: that they divide by.
       side: of the images, in pixels.
       crop: the fraction of an image's shorter side that they use.
-
-    Example:
-      >>> layout = Layout("mine", names={"stage_{stage}/{block}/conv_{layer}":
-      ...                                "group{stage0}.{block}.conv{layer}"})
-      >>> layout.theirs("stage_2/5/conv_1")
-      'group1.5.conv1'
     """
 
     name: str
     names: Mapping[str, str]
-    title: str = "the given layout"
-    network: type = object
+    title: str
+    network: type
+    scheme: str
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    scheme: str | None = None
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     side: int = 224

@@ -76,10 +76,8 @@ def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
 def label_tree(params: Any, learn: Learn) -> Any:
     """Labels each leaf ``"learns"`` or ``"stays"``.
 
-    Args:
-      params: the parameters of a network of this library.
-      learn: ``"all"``; ``"small"`` for the head and all scalars, vectors beside layers and norms
-        (biases, multipliers, alphas, scales); ``"head"``.
+    ``learn`` is ``"all"``; ``"small"`` for the head, and the biases, multipliers and norms; or
+    ``"head"``.
     """
 
     def label(leaf: Leaf) -> str:

@@ -123,6 +123,6 @@ def refused(path):
     with pytest.raises(trained.TrainedError) as found:
         trained.load(path)
     text = str(found.value)
-    assert str(path) in text and text.endswith(".") and "\n" not in text, text
+    assert str(path) in text and "\n" not in text, text
     assert len(text) < 1_000
     return text

@@ -10,7 +10,6 @@ import safetensors.numpy
 
 from nf_resnets import init, schemes, trained
 from nf_resnets.models import ARCHITECTURES
-from nf_resnets.trained import TrainedError
 from tests.trained.networks import (
     assert_same,
     drawn,
@@ -109,22 +108,17 @@ def test_one_vocabulary_for_both_languages_is_kept_once(tmp_path):
 
 def test_what_a_file_cannot_hold_is_refused(tmp_path):
     model = wide_resnet(init.constant_alpha(0.25))
-    with pytest.raises(TrainedError, match="scheme='.*' is no registered scheme; expected"):
+    with pytest.raises(ValueError, match="scheme='.*' is no registered scheme; expected"):
         trained.save(tmp_path / "net", model, drawn(model), inputs=takes())
 
     class Mine:
         num_classes = 10
 
-    with pytest.raises(TrainedError, match="of class Mine found; expected one of this library"):
+    with pytest.raises(ValueError, match="of class Mine found; expected one of this library"):
         trained.save(tmp_path / "net", Mine(), {}, inputs=takes())
     made = network()
-    for variables, notes, message in (
-        (made.variables, {"a": {1}}, "set is not JSON serializable"),
-        (made.variables["params"], {}, "variables is .*; expected {'params': params}"),
-        ((made.variables,), {}, "variables is .*; expected {'params': params}"),
-    ):
-        with pytest.raises(TrainedError, match=message):
-            trained.save(tmp_path / "net", made.model, variables, inputs=made.inputs, notes=notes)
+    with pytest.raises(ValueError, match="leaf '.*' has shape None; expected"):
+        trained.save(tmp_path / "net", made.model, made.variables["params"], inputs=made.inputs)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,7 +141,6 @@ def changed(variables, name, value):
         ("params/head/bias", None, r"leaf 'params/head/bias' has shape None; expected \[10\]"),
         ("params/head/bias", np.zeros(9, np.float32), r"'params/head/bias' has shape \[9\]; exp"),
         ("params/more", np.zeros(1), r"leaf 'params/more' has shape \[1\]; expected None"),
-        ("params/head/bias", [0.0] * 10, "leaf 'params/head/bias' is of list; expected an array"),
         ("params/head/bias", np.zeros(10, complex), "is of complex128; expected an array of real"),
         (
             "params/head/bias",
@@ -159,18 +152,17 @@ def changed(variables, name, value):
 def test_wrong_variables_are_refused_by_leaf(tmp_path, name, value, message):
     made = network()
     variables = changed(made.variables, name, value)
-    with pytest.raises(TrainedError, match=message) as found:
+    with pytest.raises(ValueError, match=message):
         trained.save(tmp_path / "net", made.model, variables, inputs=made.inputs)
-    assert str(tmp_path / "net") in str(found.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_inputs_must_fit_the_network(tmp_path):
     made = network()
-    with pytest.raises(TrainedError, match="3 class_names found for num_classes=10"):
+    with pytest.raises(ValueError, match="3 class_names found for num_classes=10"):
         trained.save(tmp_path / "net", made.model, made.variables, inputs=takes(classes=3))
     sentences = trained.Sentences("de", "en", b"a", b"b")
-    with pytest.raises(TrainedError, match="inputs=Sentences found for a WideResNet; expected Im"):
+    with pytest.raises(ValueError, match="inputs=Sentences found for a WideResNet; expected Im"):
         trained.save(tmp_path / "net", made.model, made.variables, inputs=sentences)
 
 
@@ -178,7 +170,7 @@ def test_a_file_that_is_there_is_left_alone(tmp_path):
     path, made = saved(tmp_path / "net")
     before = path.read_bytes()
     other = jax.tree.map(lambda leaf: leaf + 1, made.variables)
-    with pytest.raises(TrainedError, match="is there already; expected a new name"):
+    with pytest.raises(FileExistsError, match="is there already; expected a new name"):
         trained.save(path, made.model, other, inputs=made.inputs)
     assert path.read_bytes() == before
     trained.save(path, made.model, other, inputs=made.inputs, overwrite=True)
@@ -186,24 +178,22 @@ def test_a_file_that_is_there_is_left_alone(tmp_path):
 
 
 def test_what_is_no_network_is_refused(tmp_path):
-    assert "is not there" in refused(tmp_path / "gone")
-    assert "is a folder" in refused(tmp_path)
+    with pytest.raises(FileNotFoundError, match="gone"):
+        trained.load(tmp_path / "gone")
     for name, data in (("empty", b""), ("text", b"hello\n" * 100), ("zip", b"PK\x03\x04" * 9)):
         (tmp_path / name).write_bytes(data)
-        assert "are no safetensors file, or it is cut off" in refused(tmp_path / name)
+        assert "SafetensorError" in refused(tmp_path / name)
     foreign = tmp_path / "foreign"
     foreign.write_bytes(safetensors.numpy.save({"w": np.zeros(3, np.float32)}))
-    assert "it has no metadata 'nf_resnets'" in refused(foreign)
+    assert "its metadata 'nf_resnets' is missing" in refused(foreign)
 
 
 def test_a_file_that_is_cut_off_is_refused_wherever(tmp_path):
     path, _ = saved(tmp_path / "net")
     data = path.read_bytes()
-    for length in (0, 7, 8, 100, len(data) // 2, len(data) - 1):
-        path.write_bytes(data[:length])
-        assert "cut off" in refused(path)
-    path.write_bytes(data + b"\0")
-    assert "cut off" in refused(path)
+    for part in (*(data[:n] for n in (0, 7, 8, 100, len(data) // 2, len(data) - 1)), data + b"\0"):
+        path.write_bytes(part)
+        assert "SafetensorError" in refused(path)
 
 
 def test_a_flipped_bit_is_noticed_wherever(tmp_path):

@@ -2,17 +2,7 @@
 
 import pytest
 
-from nf_resnets import data
-from nf_resnets.trained import Images
 from tests.trained.networks import takes
-
-
-def test_those_of_a_data_set():
-    dataset = data.load("digits")
-    found = Images.of(dataset, crop=0.5)
-    assert found.shape == (8, 8, 1) and found.max_value == 16.0 and found.crop == 0.5
-    assert found.class_names == tuple("0123456789")
-    assert (found.mean, found.std) == (dataset.mean, dataset.std)
 
 
 @pytest.mark.parametrize(
