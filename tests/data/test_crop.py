@@ -70,17 +70,6 @@ def test_the_eleventh_draw_is_not_looked_at():
     assert random_box(100, 100, RandomCrop(), nothing + tenth) == (0, 0, 100, 100)
 
 
-def test_the_central_box_is_that_of_resizing_the_whole():
-    for height, width in ((375, 500), (500, 333), (256, 256), (60, 1000)):
-        left, top, right, bottom = central_box(height, width, 224, 256)
-        scale = min(height, width) / 256
-        # The other side is rounded down to a whole pixel, and its crop to the nearest one.
-        assert right - left == pytest.approx(224 * scale, rel=4e-3)
-        assert bottom - top == pytest.approx(224 * scale, rel=4e-3)
-        assert (left + right) / 2 == pytest.approx(width / 2, abs=0.51 * scale * 1.01)
-        assert (top + bottom) / 2 == pytest.approx(height / 2, abs=0.51 * scale * 1.01)
-
-
 def test_a_square_larger_than_the_resized_image_is_refused():
     with pytest.raises(ValueError, match="size=300 and short_side=256 found; expected 1 <= size"):
         central_box(400, 400, 300, 256)

@@ -75,11 +75,6 @@ def test_what_is_no_image_is_named(tmp_path):
     )
 
 
-def test_a_set_that_nobody_knows_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"my_photos is not in {tmp_path}; with"):
-        imagenet.open_encoded(tmp_path, "my_photos")
-
-
 def test_other_formats_are_refused(data_dir, tmp_path):
     folder = copied(data_dir, tmp_path)
     info = folder / "dataset_info.json"
@@ -90,60 +85,3 @@ def test_other_formats_are_refused(data_dir, tmp_path):
     assert str(error.value).startswith(
         f"imagenet2012 in {folder} is in tfrecord format; expected array_record, whose images can"
     )
-
-
-def under_another_name(data_dir, folder, change):
-    """A set whose description TFDS has nowhere but in its folder, with other features."""
-    made = folder / "my_photos" / "1.0.0"
-    shutil.copytree(next((data_dir / "imagenet2012").iterdir()), made)
-    for path in made.glob("imagenet2012-*"):
-        path.rename(made / path.name.replace("imagenet2012", "my_photos"))
-    info = made / "dataset_info.json"
-    renamed = info.read_text().replace("imagenet2012", "my_photos").replace('"5.1.0"', '"1.0.0"')
-    info.write_text(renamed)
-    features = made / "features.json"
-    described = json.loads(features.read_text())
-    change(described["featuresDict"]["features"])
-    features.write_text(json.dumps(described))
-    return made
-
-
-def test_the_number_of_classes_is_that_of_the_description(data_dir, tmp_path):
-    def five_classes(fields):
-        fields["label"]["classLabel"]["numClasses"] = "5"
-
-    made = under_another_name(data_dir, tmp_path, five_classes)
-    (made / "label.labels.txt").write_text("a\nb\nc\nd\ne\n")
-    found = imagenet.open_encoded(tmp_path, "my_photos")
-    assert (found.num_classes, found.class_names) == (5, tuple("abcde"))
-    split, refused = found.split("validation"), 0
-    for index in range(split.num_examples):
-        try:
-            assert split[index].label < 5
-        except ValueError as error:
-            refused += 1
-            assert f"my_photos, validation split, example {index} (n0" in str(error)
-            assert str(error).endswith("found; expected a class in [0, 5).")
-    labels = [label for _, label, _ in photographs.examples()["validation"]]
-    assert refused == sum(label >= 5 for label in labels) > 0
-
-
-def test_a_set_without_images_is_refused(data_dir, tmp_path):
-    made = under_another_name(
-        data_dir, tmp_path, lambda fields: fields.update(picture=fields.pop("image"))
-    )
-    with pytest.raises(ValueError) as error:
-        imagenet.open_encoded(tmp_path, "my_photos")
-    message = str(error.value)
-    assert message.startswith(f"my_photos in {made} has ") and "picture" in message
-    assert message.endswith("; expected an image and a label.")
-
-
-def test_a_truncated_file_is_refused_with_its_folder(data_dir, tmp_path):
-    folder = copied(data_dir, tmp_path)
-    (file,) = folder.glob("*-train.array_record-*")
-    file.write_bytes(file.read_bytes()[:10_000])
-    with pytest.raises(OSError) as error:
-        imagenet.open_encoded(tmp_path).split("train")[100]
-    assert f"in {folder} cannot be read (" in str(error.value)
-    assert "delete that folder and prepare the data set again." in str(error.value)

@@ -1,7 +1,6 @@
 """Streams: the order and the crops are pure functions of the seed and the step."""
 
 import itertools
-import sys
 
 import grain
 import numpy as np
@@ -154,10 +153,3 @@ def test_a_bad_image_ends_the_stream_with_its_name(tmp_path, workers):
     message = str(error.value)
     assert message.startswith("imagenet2012, train split, example ")
     assert " (bad.JPEG): a damaged image of " in message and "\n" not in message
-
-
-def test_without_grain_the_extra_is_named(dataset, monkeypatch):
-    monkeypatch.setitem(sys.modules, "grain", None)
-    with pytest.raises(ModuleNotFoundError) as error:
-        batches(dataset)
-    assert str(error.value).endswith("pip install 'nf_resnets[imagenet]'.")

@@ -157,15 +157,6 @@ def test_wrong_variables_are_refused_by_leaf(tmp_path, name, value, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_inputs_must_fit_the_network(tmp_path):
-    made = network()
-    with pytest.raises(ValueError, match="3 class_names found for num_classes=10"):
-        trained.save(tmp_path / "net", made.model, made.variables, inputs=takes(classes=3))
-    sentences = trained.Sentences("de", "en", b"a", b"b")
-    with pytest.raises(ValueError, match="inputs=Sentences found for a WideResNet; expected Im"):
-        trained.save(tmp_path / "net", made.model, made.variables, inputs=sentences)
-
-
 def test_a_file_that_is_there_is_left_alone(tmp_path):
     path, made = saved(tmp_path / "net")
     before = path.read_bytes()

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from nf_resnets import data, schemes, trained, training
-from nf_resnets.trained import TrainedError
 from nf_resnets.trained.fit import fit
 from tests.trained.networks import wide_resnet
 from tests.training.small import Log
@@ -53,43 +52,3 @@ def test_it_learns(digits):
     begun = trained.Trained(model, start, made.inputs)
     again = fit(digits, network=begun, **SHORT)
     assert abs(again.notes["test_accuracy"] - made.notes["test_accuracy"]) < 0.05
-
-
-@pytest.mark.slow
-def test_statistics_of_batch_norm_come_along(digits):
-    made = fit(digits, network=wide_resnet("batchnorm"), **{**SHORT, "epochs": 0.3})
-    assert made.notes["steps"] == 2
-    means = jax.tree.leaves(made.variables["batch_stats"])
-    assert all(np.isfinite(leaf).all() for leaf in means)
-    assert any(np.abs(leaf).max() > 0 for leaf in means)
-
-
-@pytest.mark.slow
-def test_what_is_frozen_stays(digits):
-    model = wide_resnet("skipinit")
-    start = initial(model)
-    begun = trained.Trained(model, start, trained.Images.of(digits))
-    made = fit(digits, network=begun, learn="head", **{**SHORT, "epochs": 0.3})
-    same = jax.tree.map(np.array_equal, start["params"], made.variables["params"])
-    assert not any(jax.tree.leaves(same.pop("head")))
-    assert all(jax.tree.leaves(same))
-
-
-@pytest.mark.slow
-def test_rescalenets_biases_and_multipliers_do_not_decay(digits):
-    one_step = {"steps": 1, "batch_size": 32, "peak_lr": 0.01, "show": False}
-    found = [
-        fit(digits, network=wide_resnet("rescalenet"), weight_decay=decay, **one_step)
-        for decay in (0.0, 5.0)
-    ]
-    same = jax.tree_util.tree_map_with_path(
-        lambda path, a, b: (path[-1].key == "kernel") != np.array_equal(a, b),
-        *(each.variables["params"] for each in found),
-    )
-    assert all(jax.tree.leaves(same))
-
-
-@pytest.mark.slow
-def test_a_run_that_diverges_gives_no_network(digits):
-    with pytest.raises(TrainedError, match=r"the run diverged \(.*; lower the learning rate, 1e"):
-        fit(digits, network=wide_resnet("alpha_one"), peak_lr=1e6, show=False)

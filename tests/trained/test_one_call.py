@@ -5,7 +5,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-from PIL import Image
 
 import nf_resnets
 from nf_resnets import data, sweep, trained
@@ -99,22 +98,3 @@ def test_files_and_pixels_have_the_same_classes(home):
     every = predict(network, images)
     assert [int(name) for name, _ in of_pixels] == every.argmax(-1).tolist()
     np.testing.assert_array_equal(chances[0], every.max(-1))
-
-
-@pytest.mark.slow
-def test_a_folder_of_images_is_learnt(tmp_path):
-    """Dark and bright images, which four epochs tell apart."""
-    rng = np.random.default_rng(0)
-    for name, low in (("dark", 0), ("bright", 128)):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for index in range(40):
-            pixels = rng.integers(low, low + 128, (10, 12, 3), np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{index}.png")
-    network = nf_resnets.fit(
-        tmp_path / "photos@8", model="wrn-10-1", epochs=4, batch_size=8, show=False,
-        callback=sweep.TensorBoard(tmp_path / "logs"),
-    )  # fmt: skip
-    assert network.notes["test_accuracy"] == 1.0
-    assert len(list((tmp_path / "logs").glob("*/events*"))) == 1
-    paths = [tmp_path / "photos" / name / "0.png" for name in ("dark", "bright")]
-    assert [name for name, _ in nf_resnets.predict(network, paths)] == ["dark", "bright"]

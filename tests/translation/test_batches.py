@@ -57,13 +57,6 @@ def test_the_order_is_that_of_seed_and_epoch():
     assert batches[0] != batches[1]
 
 
-def test_a_sentence_longer_than_a_batch_has_one_of_its_own():
-    pairs = corpus(count=5)
-    assert batch_shapes(pairs, max_tokens=1, devices=4) == dict.fromkeys(
-        sorted(set(pairs.widths.tolist())), 4
-    )
-
-
 def test_widths_are_wide_enough_and_at_most_half_as_wide_again_as_the_next():
     assert [fitting_width(length, 1024) for length in range(1, 1025)] == [
         min(width for width in WIDTHS if width >= length) for length in range(1, 1025)

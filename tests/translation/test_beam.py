@@ -9,7 +9,6 @@ import functools
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -140,9 +139,3 @@ def test_limits_are_kept_and_a_sentence_does_not_notice_the_others():
         assert (tokens[row] == found[row]).all() and (own[row] == scores[row]).all()
         assert not tokens[(row + 1) % 3].any()
     assert words_of(found[0, 0]) == (END,)
-
-
-def test_the_penalty_is_that_of_its_equation():
-    assert length_penalty(10, 0.6) == pytest.approx((5 + 10) ** 0.6 / (5 + 1) ** 0.6)
-    assert length_penalty(10, 0.6, 0.0) == pytest.approx(10**0.6)
-    assert float(length_penalty(jnp.float32(3), 0.0)) == 1.0
