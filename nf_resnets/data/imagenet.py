@@ -7,11 +7,15 @@ if the set has one, ``file_name``, by which messages call the image.
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from nf_resnets.data.decode import ImageFile
+import numpy as np
+from PIL import Image
+
+from nf_resnets.data.crop import Box
 from nf_resnets.data.prepared import has_random_access, open_builder, quiet, readable
 
 IMAGENET = "imagenet2012"
@@ -21,21 +25,78 @@ IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+# Those of ImageNet are JPEGs but for one, a PNG. Others are not tried: what looks like one of a
+# hundred rare formats is more likely damage.
+_FORMATS = ("JPEG", "PNG")
+
+# How much more resolution than is needed is decoded: without a spare, the result would be sharper
+# than that of the filter on the whole image.
+_SPARE = 2
+
+
 class Example:
     """One image of a split, of which nothing but the file's header has been decoded.
 
-    Attributes:
-      image: its file.
+    Args:
+      encoded: the bytes of its file.
       label: its class.
       index: its position in the split.
       where: its name in messages.
+
+    Raises:
+      ValueError: if it is no JPEG or PNG image.
     """
 
-    image: ImageFile
-    label: int
-    index: int
-    where: str
+    def __init__(
+        self, encoded: bytes, label: int = 0, index: int = 0, where: str = "image"
+    ) -> None:
+        self.label, self.index, self.where = label, index, where
+        try:
+            self._image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+        except Exception as error:  # whatever decoders stumble over
+            raise ValueError(
+                f"{where}: {len(encoded)} bytes that begin with {encoded[:12]!r} found; expected a "
+                "JPEG or PNG image."
+            ) from error
+        self.width, self.height = self._image.size
+
+    def pixels(self, box: Box, size: int, *, flip: bool = False) -> np.ndarray:
+        """Returns what is in a box, resized to a square.
+
+        The filter is the bilinear one whose support grows with the reduction (Pillow's), as in the
+        published pipelines. A large image, to be reduced to a quarter or less, is decoded at half
+        the resolution or less, which JPEG's transform does for nothing.
+
+        Args:
+          box: ``(left, top, right, bottom)`` in pixels of the whole image.
+          size: pixels on a side of the square.
+          flip: whether to mirror it left to right.
+
+        Returns:
+          uint8 [size, size, 3], RGB whatever the file holds.
+
+        Raises:
+          ValueError: if the file ends before the image does, or is damaged.
+        """
+        left, top, right, bottom = box
+        try:
+            across, down = size / (right - left), size / (bottom - top)
+            if max(across, down) <= 1 / (2 * _SPARE):
+                # The smallest of JPEG's four resolutions that is not less than the one asked for.
+                asked = (int(_SPARE * self.width * across), int(_SPARE * self.height * down))
+                self._image.draft(None, asked)
+            image = self._image.convert("RGB")
+        except Exception as error:  # whatever decoders stumble over
+            raise ValueError(
+                f"{self.where}: a damaged image of {self.width} x {self.height} pixels found "
+                f"({error})."
+            ) from error
+        x, y = image.width / self.width, image.height / self.height
+        box = (left * x, top * y, min(right * x, image.width), min(bottom * y, image.height))
+        square = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+        if flip:
+            square = square.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return np.asarray(square)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,13 +126,7 @@ class EncodedSplit:
         return self.num_examples
 
     def __getitem__(self, index: int) -> Example:
-        """Returns an example.
-
-        Raises:
-          ValueError: if it is no image, or its label is no class; with the split, the index and
-            the file's name.
-          OSError: if its file on disk cannot be read.
-        """
+        """Returns an example; errors have the split, the index and the file's name."""
         with readable(self.where, self.folder):
             stored = self.source[index]
         name = stored.get("file_name")
@@ -82,10 +137,7 @@ class EncodedSplit:
             raise ValueError(
                 f"{where}: label {label} found; expected a class in [0, {self.num_classes})."
             )
-        try:
-            return Example(ImageFile(stored["image"]), label, index, where)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+        return Example(stored["image"], label, index, where)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,11 +8,9 @@ uninterrupted run would have seen, whatever was prefetched and however many devi
 """
 
 import operator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
 MOST_STEPS = 2**31 // 40
@@ -35,17 +33,6 @@ def check_seed(seed: ArrayLike) -> None:
         raise ValueError(f"seed={seed} found; expected a whole number in [0, 2**32).")
 
 
-def check_whole(**numbers: Any) -> None:
-    """Refuses numbers that are not whole, of which JAX would say what it cannot index by.
-
-    Raises:
-      TypeError: if a value is no Python or NumPy integer.
-    """
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise TypeError(f"{name}={value!r} found; expected a whole number.")
-
-
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
     """Returns the number of full batches in an epoch; the remainder is dropped.
 
@@ -53,10 +40,6 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
 
     Raises:
       ValueError: if the batch is smaller than one or larger than the split.
-
-    Example:
-      >>> steps_per_epoch(50_000, 128)
-      390
     """
     if not 1 <= batch_size <= num_examples:
         raise ValueError(
@@ -71,10 +54,6 @@ def total_steps(epochs: float, per_epoch: int) -> int:
 
     Raises:
       ValueError: if they are as many as ``MOST_STEPS``.
-
-    Example:
-      >>> total_steps(2.5, per_epoch=390)
-      975
     """
     if epochs * per_epoch >= MOST_STEPS:
         raise ValueError(
@@ -94,10 +73,6 @@ def epoch_order(seed: ArrayLike, epoch: ArrayLike, num_examples: int) -> jax.Arr
 
     Returns:
       A permutation of ``range(num_examples)``, int32 [num_examples].
-
-    Example:
-      >>> sorted(epoch_order(seed=0, epoch=3, num_examples=4).tolist())
-      [0, 1, 2, 3]
     """
     key = jax.random.fold_in(seed_key(seed), epoch)
     return jax.random.permutation(key, jnp.arange(num_examples, dtype=jnp.int32))
@@ -145,7 +120,7 @@ def batch_indices(
         every replica.
       step: integer scalar, counted from 0 over the whole run; may be traced.
       batch_size: examples per step over all replicas.
-      axis_name: mapped axis over which the batch is split; None if it is not.
+      axis_name: as of :func:`local_positions`.
 
     Returns:
       Indices into the training split, int32 [batch_size / D] for ``D`` replicas; the replicas'
@@ -153,10 +128,6 @@ def batch_indices(
 
     Raises:
       ValueError: if the batch does not fit the split or does not divide over the replicas.
-
-    Example:
-      >>> batch_indices(jnp.array([4, 0, 3, 1, 2]), step=3, batch_size=2).tolist()
-      [3, 1]
     """
     steps = steps_per_epoch(order.shape[0], batch_size)
     positions = local_positions(batch_size, axis_name)

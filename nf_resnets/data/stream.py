@@ -121,8 +121,8 @@ class _Cropped:
 
     def __call__(self, example: Example, generator: np.random.Generator) -> dict[str, Any]:
         uniform = generator.random(DRAWS).tolist()
-        box = random_box(example.image.height, example.image.width, self.crop, uniform)
-        return _pixels(example, box, self.crop.size, flip=self.crop.flip and uniform[-1] < 0.5)
+        box = random_box(example.height, example.width, self.crop, uniform)
+        return _row(example, box, self.crop.size, flip=self.crop.flip and uniform[-1] < 0.5)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,8 +139,8 @@ class _Middles:
             none = {"label": np.int32(0), "index": np.int32(index), "counts": np.float32(0)}
             return {"image": black, **none}
         example = self.split[index]
-        box = central_box(example.image.height, example.image.width, self.size, self.short_side)
-        return {**_pixels(example, box, self.size), "counts": np.float32(1)}
+        box = central_box(example.height, example.width, self.size, self.short_side)
+        return {**_row(example, box, self.size), "counts": np.float32(1)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,11 +163,8 @@ class _Steps:
         return example
 
 
-def _pixels(example: Example, box: Any, size: int, *, flip: bool = False) -> dict[str, Any]:
-    try:
-        image = example.image.pixels(box, size, flip=flip)
-    except ValueError as error:
-        raise ValueError(f"{example.where}: {error}") from error
+def _row(example: Example, box: Any, size: int, *, flip: bool = False) -> dict[str, Any]:
+    image = example.pixels(box, size, flip=flip)
     return {"image": image, "label": np.int32(example.label), "index": np.int32(example.index)}
 
 

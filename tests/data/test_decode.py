@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from nf_resnets.data.crop import central_box
-from nf_resnets.data.decode import ImageFile
+from nf_resnets.data.imagenet import Example
 from tests.photographs import encoded, photographs
 
 
@@ -28,10 +28,10 @@ def whole_then_cropped(content, box, size):
 
 
 def test_the_pixels_of_a_box():
-    found = ImageFile(whole()).pixels((100, 50, 400, 250), 96)
+    found = Example(whole()).pixels((100, 50, 400, 250), 96)
     assert found.shape == (96, 96, 3) and found.dtype == np.uint8
     np.testing.assert_array_equal(found, whole_then_cropped(whole(), (100, 50, 400, 250), 96))
-    flipped = ImageFile(whole()).pixels((100, 50, 400, 250), 96, flip=True)
+    flipped = Example(whole()).pixels((100, 50, 400, 250), 96, flip=True)
     np.testing.assert_array_equal(flipped, found[:, ::-1])
 
 
@@ -43,7 +43,7 @@ def test_the_central_crop_is_that_of_the_published_order():
     resized = image.resize((256 * width // short, 256 * height // short), Image.BILINEAR)
     left, top = round((resized.width - 224) / 2), round((resized.height - 224) / 2)
     expected = np.asarray(resized.crop((left, top, left + 224, top + 224)))
-    found = ImageFile(whole()).pixels(central_box(height, width, 224, 256), 224)
+    found = Example(whole()).pixels(central_box(height, width, 224, 256), 224)
     # The filter's weights are rounded to 8 bits at places that differ by the last bit of a float.
     assert abs(found.astype(int) - expected).max() <= 1
 
@@ -51,7 +51,7 @@ def test_the_central_crop_is_that_of_the_published_order():
 def test_a_large_image_is_decoded_at_less_and_is_nearly_the_same():
     large = encoded(photograph().resize((1920, 1281), Image.Resampling.BICUBIC), quality=90)
     box = (0, 0, 1920, 1281)
-    file = ImageFile(large)
+    file = Example(large)
     found = file.pixels(box, 224)
     assert file._image.size == (960, 641)
     # JPEG's own reduction is sharper than the triangle of the filter, by two levels of 255.
@@ -63,7 +63,7 @@ def test_a_large_image_is_decoded_at_less_and_is_nearly_the_same():
 def test_every_mode_becomes_rgb(mode):
     kind = "JPEG" if mode in ("L", "CMYK") else "PNG"
     content = encoded(photograph().convert(mode), kind)
-    found = ImageFile(content).pixels((0, 0, 640, 427), 32)
+    found = Example(content).pixels((0, 0, 640, 427), 32)
     assert found.shape == (32, 32, 3)
     # The photograph's own colours, but for what few colours or none leave of them.
     expected = whole_then_cropped(whole(), (0, 0, 640, 427), 32).astype(int)
@@ -88,5 +88,5 @@ def test_every_mode_becomes_rgb(mode):
 )
 def test_what_is_no_image_is_refused(content, message):
     with pytest.raises(ValueError) as error:
-        ImageFile(content()).pixels((0, 0, 8, 8), 8)
+        Example(content()).pixels((0, 0, 8, 8), 8)
     assert message in str(error.value) and "\n" not in str(error.value)

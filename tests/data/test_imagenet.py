@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from nf_resnets.data import imagenet
-from nf_resnets.data.decode import ImageFile
 from tests import photographs
 
 
@@ -33,10 +32,9 @@ def test_what_was_written_is_read(data_dir):
         content, label = written[name]
         assert read.label == label
         names.add(name)
-        size = (read.image.width, read.image.height)
-        box = (0, 0, *size)
+        box = (0, 0, read.width, read.height)
         np.testing.assert_array_equal(
-            read.image.pixels(box, 16), ImageFile(content).pixels(box, 16)
+            read.pixels(box, 16), imagenet.Example(content).pixels(box, 16)
         )
     assert len(names) == photographs.TRAIN
     with pytest.raises(ValueError, match="split='test' found; imagenet2012 has train, validation"):

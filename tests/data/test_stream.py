@@ -8,7 +8,6 @@ import pytest
 
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.crop import DRAWS, RandomCrop, central_box, random_box
-from nf_resnets.data.decode import ImageFile
 from tests import photographs
 
 CROP = RandomCrop(size=24)
@@ -58,7 +57,7 @@ def test_every_batch_is_what_order_and_crops_say(dataset, default):
         for row in (0, 7, 15):
             content, label = written[split[batch["index"][row]].where.split("(")[1].rstrip(")")]
             assert batch["label"][row] == label
-            file, uniform = ImageFile(content), draws[places[row]]
+            file, uniform = imagenet.Example(content), draws[places[row]]
             box = random_box(file.height, file.width, CROP, uniform)
             expected = file.pixels(box, 24, flip=uniform[-1] < 0.5)
             np.testing.assert_array_equal(batch["image"][row], expected)
@@ -123,8 +122,8 @@ def test_evaluation_counts_every_example_once(dataset, batch_size, count):
     assert not image[photographs.VALIDATION :].any()
     for i in (0, photographs.VALIDATION - 1):
         read = split[i]
-        box = central_box(read.image.height, read.image.width, 24, 32)
-        np.testing.assert_array_equal(image[i], read.image.pixels(box, 24))
+        box = central_box(read.height, read.width, 24, 32)
+        np.testing.assert_array_equal(image[i], read.pixels(box, 24))
         assert label[i] == read.label
     halves = [np.arange(0, batch_size, 2), np.arange(1, batch_size, 2)]
     parts = [list(stream.evaluation_stream(split, rows=rows, **options)) for rows in halves]

@@ -29,7 +29,7 @@ def test_the_digits_are_streamed_as_they_are(tmp_path):
             read = stored[index]
             number = int(read.where.split("digit_")[1].split(".")[0])
             assert read.label == split.labels[number]
-            pixels = read.image.pixels((0, 0, 32, 32), 32).astype(float)
+            pixels = read.pixels((0, 0, 32, 32), 32).astype(float)
             grey = np.round(split.images[number, :, :, 0] * (255 / 16)).astype(np.uint8)
             wanted = np.asarray(Image.fromarray(grey).resize((32, 32), Image.Resampling.BICUBIC))
             # What a JPEG of quality 95 loses of so small an image: two or three levels of 255.
