@@ -65,14 +65,6 @@ def from_npz(path: str | os.PathLike[str]) -> Dataset:
 
     Raises:
       ValueError: if the file cannot be read, an array is missing, or they cannot be trained on.
-
-    Example:
-      >>> import tempfile
-      >>> file = os.path.join(tempfile.mkdtemp(), "mine.npz")
-      >>> images = np.arange(10, dtype=np.uint8).reshape(10, 1, 1)
-      >>> np.savez(file, images=images, labels=np.array(["cat", "dog"] * 5))
-      >>> from_npz(file).class_names
-      ('cat', 'dog')
     """
     data = places.read_file(path)
     try:

@@ -43,18 +43,6 @@ def from_folder(
     Raises:
       ValueError: if it has less than two classes, a class has no images, an image cannot be read,
         or sizes differ; the sentence names the folder or the file.
-
-    Example:
-      >>> import tempfile
-      >>> from PIL import Image
-      >>> folder = Path(tempfile.mkdtemp())
-      >>> for name, colour in (("cat", "black"), ("dog", "tan")):
-      ...     (folder / name).mkdir()
-      ...     for index in range(5):
-      ...         Image.new("RGB", (40, 30), colour).save(folder / name / f"{index}.png")
-      >>> dataset = from_folder(folder, size=8)
-      >>> dataset.class_names, dataset.train.images.shape, len(dataset.test.labels)
-      (('cat', 'dog'), (8, 8, 8, 3), 2)
     """
     folder = Path(path).expanduser()
     sides = size if size is None or isinstance(size, tuple) else (size, size)

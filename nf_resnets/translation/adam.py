@@ -15,21 +15,10 @@ def adam(learning_rate: Any, *, b2: float = 0.98, **options: Any) -> optax.Gradi
     The slow leaves of Fixup learn at a tenth of the rate, as in its image networks. The paper gives
     no factor for its Transformer, and its code has none: ``scalar_factor=1.0``.
 
-    Args:
-      learning_rate: ``eta``, a number (it may be traced) or an optax schedule of the step.
-      b2: the fraction of the mean square that is kept, in ``[0, 1)``.
-      **options: of :func:`nf_resnets.optim.adamw`, such as ``scheme`` and ``weight_decay``.
+    The arguments are those of :func:`nf_resnets.optim.adamw`.
 
-    Source: Kingma, Ba, *Adam*, ICLR 2015; Vaswani et al., *Attention Is All You Need*, NeurIPS
-    2017, section 5.3; Zhang, Dauphin, Ma, ICLR 2019, section 4.3.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> params = {"head": {"kernel": jnp.ones((2, 2))}, "bias_head": jnp.ones(())}
-      >>> optimizer = adam(0.5)
-      >>> updates, _ = optimizer.update(params, optimizer.init(params), params)
-      >>> round(float(updates["head"]["kernel"][0, 0]), 4), round(float(updates["bias_head"]), 4)
-      (-0.5, -0.05)
+    Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, section 5.3; Zhang, Dauphin,
+    Ma, ICLR 2019, section 4.3.
     """
     return optim.adamw(learning_rate, b2=b2, **options)
 

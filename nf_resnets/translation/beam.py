@@ -19,12 +19,8 @@ _NEVER = -jnp.inf
 def length_penalty(length: Any, alpha: Any, offset: Any = 5.0) -> Any:
     r"""``lp(n) = ((offset + n) / (offset + 1))**alpha``, by which log-probabilities are divided.
 
-    ``offset = 5`` gives Wu et al.'s equation 14, ``offset = 0`` fairseq's ``n**alpha``.
-
-    Args:
-      length: ``n``, tokens of the hypothesis, its end included.
-      alpha: 0 for none; the larger, the longer the translations.
-      offset: how slowly it begins.
+    ``n`` is the number of tokens, the end included; ``offset = 5`` gives Wu et al.'s equation 14,
+    ``offset = 0`` fairseq's ``n**alpha``.
 
     Source: Wu et al., *Google's Neural Machine Translation System*, 2016; Ott et al., *fairseq*,
     NAACL 2019.

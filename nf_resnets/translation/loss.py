@@ -33,11 +33,6 @@ def token_losses(
 
     Source: Szegedy et al., *Rethinking the Inception Architecture*, CVPR 2016, section 7; Vaswani
     et al., *Attention Is All You Need*, NeurIPS 2017, section 5.4.
-
-    Example:
-      >>> losses, _ = token_losses(jnp.zeros((1, 2, 8)), jnp.asarray([[5, 0]]), label_smoothing=0.1)
-      >>> losses.tolist()
-      [[2.0794, 0.0]]
     """
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     likelihood = -jnp.take_along_axis(log_probabilities, targets[..., None], axis=-1)[..., 0]

@@ -50,20 +50,7 @@ def numeral(number: int) -> tuple[str, str]:
 
 
 def made_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Makes German sentences with their English translations, no sentence twice.
-
-    Args:
-      count: how many, up to 20,000.
-      seed: from which they follow.
-
-    Returns:
-      ``(German, English)`` pairs.
-
-    Example:
-      >>> german, english = made_pairs(1)[0]
-      >>> german.endswith(".") and english.endswith(".")
-      True
-    """
+    """Makes ``(German, English)`` sentences, up to 20,000, no sentence twice."""
     rng = np.random.default_rng(seed)
     pairs: dict[str, str] = {}
     while len(pairs) < count:

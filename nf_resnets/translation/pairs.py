@@ -12,8 +12,6 @@ from nf_resnets.translation.made import made_pairs
 MADE = "made"
 """The name of the set that the code makes, which is there everywhere."""
 
-_MADE_SIZES = (6_000, 200, 200)
-
 
 class Pairs(NamedTuple):
     """The sentences of one split.
@@ -93,17 +91,16 @@ def load_pairs(
     text = name.split("/")[-1]
     first = source or min(languages, key=lambda each: (text.find(each) < 0, text.find(each)))
     second = languages[1] if first == languages[0] else languages[0]
-    splits = {}
     if name == MADE:
-        made = [dict(zip(languages, pair, strict=True)) for pair in made_pairs(sum(_MADE_SIZES))]
-        start = 0
-        for split, size in zip(("train", "validation", "test"), _MADE_SIZES, strict=True):
-            splits[split] = _pairs(made[start : start + size], first, second)
-            start += size
+        made = [dict(zip(languages, pair, strict=True)) for pair in made_pairs(6_400)]
+        examples = {"train": made[:6_000], "validation": made[6_000:6_200], "test": made[6_200:]}
+        splits = {split: _pairs(each, first, second) for split, each in examples.items()}
     else:
-        for split in ("train", "validation", "test"):
-            with quiet(), readable(name, builder.data_path):
-                splits[split] = _pairs(read_examples(builder, split), first, second)
+        with quiet(), readable(name, builder.data_path):
+            splits = {
+                split: _pairs(read_examples(builder, split), first, second)
+                for split in ("train", "validation", "test")
+            }
     splits["train"] = Pairs(*(each[:limit] for each in splits["train"]))
     return PairSet(name, (first, second), **splits)
 

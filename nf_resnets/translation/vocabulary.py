@@ -113,11 +113,6 @@ def train_vocabulary(
 
     Source: Sennrich, Haddow, Birch, *Neural Machine Translation of Rare Words with Subword Units*,
     ACL 2016; Kudo, Richardson, *SentencePiece*, EMNLP 2018.
-
-    Example:
-      >>> vocabulary = train_vocabulary(["ein Haus"] * 9, ["a house"] * 9, size=20)
-      >>> vocabulary.decode(vocabulary.encode_target(["a house"])[0])
-      'a house'
     """
     source, target = as_sentences(source, "source"), as_sentences(target, "target")
     if joint:
