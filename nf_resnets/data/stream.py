@@ -22,6 +22,8 @@ from nf_resnets.data.order import check_seed, steps_per_epoch
 
 Batch = dict[str, np.ndarray]
 
+_AHEAD = 2  # batches that are made ready before they are asked for
+
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
@@ -32,12 +34,10 @@ class Reading:
         Python's lock, so that they run on as many cores.
       workers: processes that make whole batches, instead of the threads; 0 for threads. They
         start anew with each stream and import the library, which takes seconds.
-      ahead: batches that are made ready before they are asked for.
     """
 
     threads: int = 16
     workers: int = 0
-    ahead: int = 2
 
 
 def training_stream(
@@ -192,11 +192,9 @@ def _read(examples: _Steps, batch_size: int, reading: Reading) -> Iterator[Batch
         # A worker makes whole batches, so that how many there are does not change what is in them.
         one_ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
         batches = source.batch(batch_size).to_iter_dataset(one_ahead)
-        options = grain.MultiprocessingOptions(
-            reading.workers, per_worker_buffer_size=reading.ahead
-        )
+        options = grain.MultiprocessingOptions(reading.workers, per_worker_buffer_size=_AHEAD)
         return iter(batches.mp_prefetch(options))
-    buffered = max(reading.ahead * batch_size, reading.threads)
+    buffered = max(_AHEAD * batch_size, reading.threads)
     options = grain.ReadOptions(num_threads=reading.threads, prefetch_buffer_size=buffered)
     return iter(source.to_iter_dataset(options).batch(batch_size))
 

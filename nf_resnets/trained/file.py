@@ -267,7 +267,7 @@ def refuse_other_leaves(leaves: Mapping[str, Any], expected: Mapping[str, Any]) 
     """
     for name in sorted(expected.keys() | leaves.keys()):
         shapes = [list(each[name].shape) if name in each else None for each in (leaves, expected)]
-        if shapes[0] != shapes[1] or 0 in (shapes[0] or ()):
+        if shapes[0] != shapes[1]:
             raise ValueError(f"leaf {name!r} has shape {shapes[0]}; expected {shapes[1]}.")
 
 

@@ -91,10 +91,9 @@ def run_overrides(
     optimizer: Optimizer = None,
     learn: Learn = "all",
     settings: Any = (),
-    **names: Any,
 ) -> Overrides:
     """The network and the optimizer in place of those that settings name; see :func:`fit`."""
-    variables = None
+    variables, names = None, {}
     if isinstance(network, Trained):
         images_of(network)
         refuse_other_network(network)

@@ -1,7 +1,7 @@
 """Published networks as PyTorch modules: their structure and the names of their parameters.
 
-They are written anew, as narrow as tests want them, after hongyi-zhang/Fixup, torchvision, timm,
-xternalz/WideResNet-pytorch and hukkai/rescaling. Needs PyTorch.
+They are written anew, as narrow as tests want them, after hongyi-zhang/Fixup, torchvision, timm and
+hukkai/rescaling. Needs PyTorch.
 """
 
 from functools import partial
@@ -151,9 +151,6 @@ class NormFreeResNet(nn.Module):
         for stage in self.stages:
             x = stage(x)
         return self.head["fc"](F.relu(x).mean((2, 3)))
-
-
-# --- xternalz/WideResNet-pytorch ----------------------------------------------------------------
 
 
 # --- hongyi-zhang/Fixup -------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_a_killed_run_ends_with_the_same_parameters(data_dir, whole, tmp_path):
     killed = start(data_dir, folder, 11)
     killed.communicate(timeout=240)
     assert killed.returncode == -signal.SIGKILL
-    reading = stream.Reading(threads=7, ahead=1)
+    reading = stream.Reading(threads=7)
     resumed = small.run(data_dir, folder, reading=reading)
     assert 0 < resumed.first_step <= 11
     assert_twins(resumed, whole)
@@ -88,7 +88,7 @@ def test_a_run_that_is_told_to_stop_saves_and_resumes(data_dir, whole, tmp_path)
     with pytest.raises(Stopped):
         small.run(data_dir, tmp_path, Log(stop_at=6))
     assert Checkpoints(tmp_path).steps()[-1] == 6
-    resumed = small.run(data_dir, tmp_path, reading=stream.Reading(threads=7, ahead=1))
+    resumed = small.run(data_dir, tmp_path, reading=stream.Reading(threads=7))
     assert resumed.first_step == 6
     assert_twins(resumed, whole)
 

@@ -1,7 +1,5 @@
 """The vocabulary: the same from the same sentences, there and back, and what it refuses."""
 
-import sys
-
 import pytest
 
 from nf_resnets import translation
@@ -70,12 +68,6 @@ def test_a_model_with_other_special_tokens_is_refused():
     )
     with pytest.raises(ValueError, match=r"at \(-1, 1, 2, 0\); expected \(0, 1, 2, 3\)"):
         Vocabulary(model.getvalue(), model.getvalue())
-
-
-def test_without_sentencepiece_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'nf_resnets\[translation\]'"):
-        train_vocabulary(["ab"], ["cd"], size=10)
 
 
 @pytest.mark.parametrize("wrong", ["a house", b"a house", ["a", None], ["a", "\udcfc"]])
