@@ -41,7 +41,8 @@ def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
     try:
         if isinstance(source, str | os.PathLike):
-            where, source = str(source), _read_file(source)
+            where = str(source)
+            source = _read_file(where)
         for name, value in _state_dict(source).items():
             parts = [part for part in str(name).split(".") if part not in WRAPPERS]
             if parts[-1:] == ["n_averaged"]:  # AveragedModel counts in it
@@ -57,7 +58,7 @@ def read_checkpoint(source: Any) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _read_file(path: str | os.PathLike[str]) -> Any:
+def _read_file(path: str) -> Any:
     data = places.read_file(path)
     # The first bytes of what today's and older versions of PyTorch write.
     if not data.startswith((b"PK\x03\x04", b"\x80")):
@@ -70,7 +71,13 @@ def _read_file(path: str | os.PathLike[str]) -> Any:
             "where it is: safetensors.torch.save_file(torch.load(path, weights_only=True), "
             "'net.safetensors')."
         ) from None
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    try:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:  # whose text advises to execute what the file holds
+        raise ValueError(
+            f"it holds more than tensors, or is damaged ({type(error).__name__}); expected what "
+            "torch.save(module.state_dict(), path) writes."
+        ) from None
 
 
 def _state_dict(content: Any) -> Mapping[Any, Any]:

@@ -34,7 +34,7 @@ DEEP = json.loads("[" * 60 + "]" * 60)
         (set_at("model", "class", value="WideResnet"), "'WideResnet' found; .*mean 'WideResNet'"),
         (set_at("model", "fields", value=3), "ValueError|TypeError|dictionary"),
         (field("scheme", "fixupp"), "scheme='fixupp' found; .*did you mean 'fixup'"),
-        (field("scheme", {"name": "x"}), "Error"),
+        (field("scheme", {"name": "x"}), "scheme=.* found; expected"),
         (field("scheme", "t_fixup"), "scheme='t_fixup' is for transformer networks"),
         (field("depth", 11), "depth=11 found; a WRN-n-k has n = 6N"),
         (lambda manifest: manifest["model"]["fields"].pop("depth"), "TypeError: .*'depth'"),

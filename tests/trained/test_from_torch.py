@@ -349,5 +349,7 @@ def test_a_file_of_torch_is_read_where_torch_is(tmp_path):
     assert load(half).variables["params"]["bias_head"].dtype == np.float32
     # A whole module is code, which is not executed.
     torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
-    with pytest.raises(TrainedError, match="module.pt cannot be read: Weights only load failed"):
+    with pytest.raises(
+        TrainedError, match="module.pt cannot be read: it holds more than tensors.*state_dict"
+    ):
         load(tmp_path / "module.pt")
