@@ -72,7 +72,7 @@ def setup(
 ) -> Setup:  # fmt: skip
     """Network, optimizer and steps of a point."""
     batch = point["batch_size"]
-    per_epoch = data.steps_per_epoch(encoded.split("train").num_examples, batch)
+    per_epoch = data.steps_per_epoch(encoded.splits["train"].num_examples, batch)
     num_steps = point["steps"] or round(point["epochs"] * per_epoch)
     warmup = min(num_steps, round(point["warmup_epochs"] * per_epoch))
     model = models.make(
@@ -115,10 +115,7 @@ def open_images(point: Point, data_dir: str | None) -> imagenet.EncodedDataset:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         write_digits(folder, most=point["most"])
         return imagenet.open_encoded(folder, DIGITS)
-    dataset = imagenet.open_encoded(data_dir, point["dataset"])
-    for split in ("train", "validation"):
-        dataset.split(split)
-    return dataset
+    return imagenet.open_encoded(data_dir, point["dataset"])
 
 
 def write_digits(folder: Path, *, most: int = 0) -> None:

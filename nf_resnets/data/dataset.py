@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from nf_resnets.data.pictures import check_sides
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
@@ -218,7 +216,6 @@ def _check(where: str, split: Split, num_classes: int, max_value: float) -> None
             f"{where}: images of shape {images.shape} look like [N, C, H, W]; expected "
             "[N, H, W, C], as np.moveaxis(images, 1, -1) makes them."
         )
-    check_sides(f"{where}: images of shape {images.shape}", *images.shape[1:3])
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise ValueError(f"{where}: images of {images.dtype} found; expected uint8 or floats.")
     bad = ~((images >= 0) & (images <= max_value))  # NaN is bad, too

@@ -156,16 +156,6 @@ class EncodedDataset:
     num_classes: int
     class_names: tuple[str, ...]
 
-    def split(self, name: str) -> EncodedSplit:
-        """Returns a split.
-
-        Raises:
-          ValueError: if there is none of that name; the message lists those there are.
-        """
-        if name not in self.splits:
-            raise ValueError(f"split={name!r} found; {self.name} has {', '.join(self.splits)}.")
-        return self.splits[name]
-
 
 def open_encoded(
     data_dir: str | os.PathLike[str] | None = None, name: str = IMAGENET

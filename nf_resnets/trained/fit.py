@@ -93,7 +93,7 @@ def run_overrides(
     settings: Any = (),
 ) -> Overrides:
     """The network and the optimizer in place of those that settings name; see :func:`fit`."""
-    variables, names = None, {}
+    variables, names = None, dict[str, Any]()
     if isinstance(network, Trained):
         images_of(network)
         refuse_other_network(network)

@@ -70,7 +70,7 @@ def streamed_program(
     The dataset has the splits ``train`` and ``validation``, the second of which is tested on; the
     mesh has a ``sweep`` axis of one.
     """
-    train_split, size = dataset.split("train"), training.crop.size
+    train_split, size = dataset.splits["train"], training.crop.size
     shards = mesh.shape[DATA] * training.micro_batches
     step = make_streamed_step(
         train_apply(model, shards=shards), optimizer, mesh,
@@ -101,7 +101,7 @@ def streamed_program(
         slots=1,
         batch=first_images,
         compile_steps=lambda stacked: host_steps,
-        make_test=lambda states: _test(model, dataset.split("validation"), mesh, training),
+        make_test=lambda states: _test(model, dataset.splits["validation"], mesh, training),
         num_steps=training.num_steps,
         model=model,
         steps_per_epoch=data.steps_per_epoch(train_split.num_examples, training.batch_size),

@@ -37,8 +37,7 @@ class Vocabulary:
     target: bytes
 
     def __post_init__(self) -> None:
-        for name in ("source", "target"):
-            _check(name, getattr(self, name))
+        _processor(self.source), _processor(self.target)
 
     @property
     def source_size(self) -> int:
@@ -142,29 +141,24 @@ def _train(sentences: Sequence[str], size: int) -> bytes:
     return model.getvalue()
 
 
-def _check(name: str, model: bytes) -> None:
+@functools.lru_cache(maxsize=8)
+def _processor(model: bytes) -> Any:
+    processor = _sentencepiece().SentencePieceProcessor()
     try:
-        processor = _processor(model)
+        if not model:  # SentencePiece would complain when it is asked for something
+            raise RuntimeError
+        processor.LoadFromSerializedProto(model)
     except (RuntimeError, TypeError):
         raise ValueError(
-            f"{name} of {len(model):,} bytes is no SentencePiece model; expected one as "
-            "train_vocabulary makes it."
+            f"{len(model):,} bytes are no SentencePiece model; expected one as train_vocabulary "
+            "makes it."
         ) from None
     tokens = (processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id())
     if tokens != (PADDING, BEGIN, END, UNKNOWN):
         raise ValueError(
-            f"{name} has padding, begin, end and unknown at {tokens}; expected "
+            f"padding, begin, end and unknown found at {tokens}; expected "
             f"{(PADDING, BEGIN, END, UNKNOWN)}."
         )
-
-
-@functools.lru_cache(maxsize=8)
-def _processor(model: bytes) -> Any:
-    if not model:
-        # SentencePiece would wait with its complaint until it is asked for something.
-        raise RuntimeError("empty")
-    processor = _sentencepiece().SentencePieceProcessor()
-    processor.LoadFromSerializedProto(model)
     return processor
 
 

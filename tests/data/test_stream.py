@@ -25,7 +25,7 @@ def batches(dataset, **options):
     options = {"seed": 5, "batch_size": 16, "num_steps": 2 * PER_EPOCH + 2, **options}
     reading = options.pop("reading", THREADS)
     return list(
-        stream.training_stream(dataset.split("train"), crop=CROP, reading=reading, **options)
+        stream.training_stream(dataset.splits["train"], crop=CROP, reading=reading, **options)
     )
 
 
@@ -46,7 +46,7 @@ def assert_same(found, expected):
 def test_every_batch_is_what_order_and_crops_say(dataset, default):
     """By Grain's own shuffle and draws, and pinned, since runs are resumed under later versions."""
     written = {name: (content, label) for content, label, name in photographs.examples()["train"]}
-    split = dataset.split("train")
+    split = dataset.splits["train"]
     order = grain.MapDataset.source(range(photographs.TRAIN)).shuffle(5)[: 16 * PER_EPOCH].repeat()
     draws = order.random_map(lambda index, generator: generator.random(DRAWS).tolist(), seed=5)
     assert [order[at] for at in range(4)] == PINNED
@@ -106,7 +106,7 @@ def test_hosts_read_disjoint_parts_of_one_batch(dataset, default, hosts):
 
 @pytest.mark.parametrize(("batch_size", "count"), [(10, 3), (22, 1), (64, 1)])
 def test_evaluation_counts_every_example_once(dataset, batch_size, count):
-    split = dataset.split("validation")
+    split = dataset.splits["validation"]
     options = {"batch_size": batch_size, "size": 24, "short_side": 32, "reading": THREADS}
     found = list(stream.evaluation_stream(split, **options))
     assert len(found) == count
@@ -143,7 +143,7 @@ def test_a_bad_image_ends_the_stream_with_its_name(tmp_path, workers):
     dataset = bad(tmp_path, whole[: len(whole) // 2])
     reading = stream.Reading(threads=2, workers=workers)
     found = stream.training_stream(
-        dataset.split("train"), seed=0, batch_size=5, num_steps=10, crop=CROP, reading=reading
+        dataset.splits["train"], seed=0, batch_size=5, num_steps=10, crop=CROP, reading=reading
     )
     with pytest.raises(ValueError) as error:
         list(itertools.islice(found, 5))

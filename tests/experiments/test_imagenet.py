@@ -23,7 +23,7 @@ def test_the_digits_are_streamed_as_they_are(tmp_path):
     assert found.num_classes == 10 and found.class_names == tuple("0123456789")
     digits = data.load("digits")
     for name, split in (("train", digits.train), ("validation", digits.test)):
-        stored = found.split(name)
+        stored = found.splits[name]
         assert stored.num_examples == 60
         for index in range(60):
             read = stored[index]

@@ -53,7 +53,7 @@ def test_no_letter_of_a_training_sentence_is_unknown(sentence):
 
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x00" * 100])
 def test_bytes_that_are_no_model_are_refused(content):
-    with pytest.raises(ValueError, match="is no SentencePiece model"):
+    with pytest.raises(ValueError, match="no SentencePiece model"):
         Vocabulary(vocabulary().source, content)
 
 
