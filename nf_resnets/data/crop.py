@@ -61,10 +61,6 @@ def random_box(height: int, width: int, crop: RandomCrop, uniform: Sequence[floa
 
     Returns:
       A box of whole pixels.
-
-    Example:
-      >>> random_box(100, 100, RandomCrop(area=(0.25, 0.25), aspect=(1.0, 1.0)), [0.5] * DRAWS)
-      (25, 25, 75, 75)
     """
     low, high = (math.log(ratio) for ratio in crop.aspect)
     for start in range(0, 4 * TRIES, 4):
@@ -99,10 +95,6 @@ def central_box(height: int, width: int, size: int, short_side: int) -> Box:
       ValueError: if ``short_side`` is smaller than ``size``.
 
     Source: Krizhevsky, Sutskever, Hinton, NeurIPS 2012, section 2 (256 and the middle 224).
-
-    Example:
-      >>> central_box(256, 512, size=224, short_side=256)
-      (144.0, 16.0, 368.0, 240.0)
     """
     if not 1 <= size <= short_side <= LARGEST:
         raise ValueError(

@@ -43,11 +43,6 @@ def mixture(alpha: float, seed: ArrayLike, step: ArrayLike, batch_size: int) -> 
 
     Source: Zhang, Cisse, Dauphin, Lopez-Paz, *mixup: Beyond Empirical Risk Minimization*, ICLR
     2018, section 2.
-
-    Example:
-      >>> drawn = mixture(1.0, seed=0, step=5, batch_size=4)
-      >>> 0 <= float(drawn.fraction) <= 1, sorted(drawn.partners.tolist())
-      (True, [0, 1, 2, 3])
     """
     key = jax.random.fold_in(jax.random.fold_in(seed_key(seed), _MIXUP), step)
     fraction_key, partner_key = jax.random.split(key)

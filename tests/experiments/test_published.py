@@ -141,7 +141,7 @@ def schedule_of(name, per_epoch, monkeypatch):
             imagenet.optim.OPTIMIZERS, "sgd", (lambda rate, **_: rates.update(at=rate), "sgd")
         )
         split = SimpleNamespace(num_examples=point["batch_size"] * per_epoch)
-        encoded = SimpleNamespace(split=lambda _: split, num_classes=10)
+        encoded = SimpleNamespace(splits={"train": split, "validation": split}, num_classes=10)
         scheme = {"scheme": point["scheme"] if name != "rescale_imagenet" else "rescalenet"}
         setup = imagenet.setup(lambda _: {}, None, point | scheme, encoded)
         setup.optimizer({"learning_rate": point["peak_lr"]})
