@@ -171,7 +171,7 @@ def open_encoded(
 
     Raises:
       FileNotFoundError: if the data set is not there; the message has the command to prepare it.
-      ValueError: if its files are not in array_record format, or have no images with labels.
+      ValueError: if its files are not in array_record format.
       OSError: if its description is damaged.
     """
     builder = open_builder(name, data_dir)
@@ -185,10 +185,6 @@ def open_encoded(
             ' download_and_prepare(file_format="array_record").'
         )
     features = info.features
-    if not {"image", "label"} <= features.keys():
-        raise ValueError(
-            f"{name} in {folder} has {', '.join(features)}; expected an image and a label."
-        )
     splits = {}
     decoders = {"image": tfds.decode.SkipDecoding()}
     for split, description in info.splits.items():

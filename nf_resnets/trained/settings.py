@@ -28,7 +28,7 @@ def to_json(model: Any) -> dict[str, Any]:
     A scheme is written by its name.
 
     Raises:
-      ValueError: if it is a network of another class, or a field cannot be written; it is named.
+      ValueError: if it is a network of another class, or its scheme is not registered.
 
     Example:
       >>> from nf_resnets import models
@@ -53,9 +53,7 @@ def _value_to_json(name: str, value: Any) -> Any:
         return jnp.dtype(value).name
     if isinstance(value, tuple):
         return [_value_to_json(name, each) for each in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise ValueError(f"{name}={value!r} found; expected numbers, text, or tuples of them.")
+    return value
 
 
 def from_json(settings: Mapping[str, Any]) -> Any:

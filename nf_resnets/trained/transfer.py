@@ -18,12 +18,7 @@ from nf_resnets.training.program import quick_compile
 
 Learn = Literal["all", "small", "head"]
 
-_LEARNS: dict[str, frozenset[Role]] = {
-    "all": frozenset(Role),
-    "small": frozenset({Role.HEAD, Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER,
-                        Role.ALPHA, Role.NORM}),
-    "head": frozenset({Role.HEAD}),
-}  # fmt: skip
+_SMALL = {Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER, Role.ALPHA, Role.NORM}
 
 
 def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
@@ -81,8 +76,9 @@ def label_tree(params: Any, learn: Learn) -> Any:
     """
 
     def label(leaf: Leaf) -> str:
-        vector = learn == "small" and not leaf.weight and leaf.role in roles.LAYER_ROLES
-        return "learns" if vector or leaf.role in _LEARNS[learn] else "stays"
+        is_vector = not leaf.weight and leaf.role in roles.LAYER_ROLES
+        is_small = learn == "small" and (is_vector or leaf.role in _SMALL)
+        return "learns" if learn == "all" or is_small or leaf.role is Role.HEAD else "stays"
 
     return roles.assign(params).labels(label)
 
