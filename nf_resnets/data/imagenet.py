@@ -61,19 +61,11 @@ class Example:
         self.width, self.height = self._image.size
 
     def pixels(self, box: Box, size: int, *, flip: bool = False) -> np.ndarray:
-        """Returns what is in a box, resized to a square.
+        """Returns a box, resized to a square, as RGB: uint8 ``[size, size, 3]``.
 
         The filter is the bilinear one whose support grows with the reduction (Pillow's), as in the
         published pipelines. A large image, to be reduced to a quarter or less, is decoded at half
         the resolution or less, which JPEG's transform does for nothing.
-
-        Args:
-          box: ``(left, top, right, bottom)`` in pixels of the whole image.
-          size: pixels on a side of the square.
-          flip: whether to mirror it left to right.
-
-        Returns:
-          uint8 [size, size, 3], RGB whatever the file holds.
 
         Raises:
           ValueError: if the file ends before the image does, or is damaged.
@@ -161,8 +153,6 @@ def open_encoded(
     data_dir: str | os.PathLike[str] | None = None, name: str = IMAGENET
 ) -> EncodedDataset:
     """Opens a data set in ImageNet's format that TensorFlow Datasets has prepared on disk.
-
-    Nothing is read yet but the description, from which the number of classes and examples comes.
 
     Args:
       data_dir: the folder that TensorFlow Datasets was given, which holds ``<name>/<version>``;

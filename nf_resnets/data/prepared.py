@@ -16,8 +16,6 @@ from typing import Any
 def open_builder(name: str, data_dir: str | os.PathLike[str] | None = None) -> Any:
     """Returns the builder of a data set that is on disk, ready to be read.
 
-    The arguments are those of :func:`nf_resnets.data.open_encoded`.
-
     Raises:
       FileNotFoundError: if the data set is not there; the message has the command to prepare it.
       ModuleNotFoundError: if TensorFlow Datasets is not installed.

@@ -95,8 +95,8 @@ def evaluation_stream(
 
     Every example counts once: the last batch is filled up with black images that do not.
 
-    As :func:`training_stream`, but that a batch may be larger than the split; the shorter side is
-    resized to ``short_side`` pixels, of which the network sees a square of ``size``.
+    A batch may be larger than the split. The shorter side of an image is resized to ``short_side``
+    pixels, of which the network sees a square of ``size``.
 
     Returns:
       An iterator over batches: ``image``, ``label`` and ``index`` as in training, and ``counts``
@@ -104,7 +104,6 @@ def evaluation_stream(
 
     Raises:
       ValueError: if the size is larger than the short side.
-      ModuleNotFoundError: if Grain is not installed.
     """
     central_box(size, size, size, short_side)
     rows = np.arange(batch_size) if rows is None else rows

@@ -33,7 +33,7 @@ def length_penalty(length: Any, alpha: Any, offset: Any = 5.0) -> Any:
 
 
 class _Search(NamedTuple):
-    """Where the search stands; ``alive`` hypotheses have no end yet.
+    """The state of a search; ``alive`` hypotheses have no end yet.
 
     Attributes:
       position: int32 [], tokens that each alive hypothesis has.
