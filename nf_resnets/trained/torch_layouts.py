@@ -17,21 +17,12 @@ from nf_resnets import models
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    r"""Where the tensors of a published network are.
+    """Where the tensors of a published network are, and the images that it was trained on.
 
-    Attributes:
-      name: of the layout.
-      names: from our layers to theirs. In both stand ``{stage}`` and ``{layer}``, counted from 1,
-        and ``{block}``, from 0; ``{stage0}`` in theirs is one less. The name of a leaf, such as a
-        scalar, stands for one tensor.
-      title: of the published networks, for errors.
-      network: the class of our network.
-      scheme: a registered scheme with the anatomy of their network.
-      arguments: the arguments that the network must have been made with.
-      mean: of the pixels that they subtract, from 0 to 1.
-      std: that they divide by.
-      side: of the images, in pixels.
-      crop: the fraction of an image's shorter side that they use.
+    ``names`` lead from our layers, or leaves, to theirs. In both stand ``{stage}`` and ``{layer}``,
+    counted from 1, and ``{block}``, from 0; ``{stage0}`` in theirs is one less. ``arguments`` are
+    those that the network must have been made with, ``scheme`` is a registered one with their
+    anatomy, ``mean`` and ``std`` are of pixels from 0 to 1.
     """
 
     name: str
