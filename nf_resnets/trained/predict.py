@@ -94,31 +94,24 @@ def classify(
 
     Raises:
       TrainedError: if the network does not take images, an image cannot be read, which is named, or
-        pixels are scaled to 0 to 1 or to mean 0 where the network takes raw ones.
+        pixels are scaled to 0 to 1 where the network takes raw ones.
     """
     if not isinstance(network, Trained):
         network = load(network)
     inputs = images_of(network)
     if isinstance(images, np.ndarray | jax.Array):
         pixels = np.asarray(images)
-        _refuse_scaled(pixels, inputs.max_value)
+        is_float = pixels.dtype.kind == "f" and pixels.size > 0
+        if is_float and inputs.max_value >= 8 and 0 < pixels.max() <= 1:
+            raise TrainedError(
+                f"images with pixels up to {pixels.max():.3g} found, which look scaled; expected "
+                f"raw ones, from 0 to {inputs.max_value:g}, as the network was trained on."
+            )
     else:
         files = [images] if isinstance(images, str | os.PathLike) else images
         pixels = np.array([read_picture(file, inputs) for file in files], np.float32)
         pixels = pixels.reshape(-1, *inputs.shape)
     return [ranked(each, inputs.class_names, 1)[0] for each in predict(network, pixels)]
-
-
-def _refuse_scaled(pixels: np.ndarray, max_value: float) -> None:
-    """Refuses pixels of 0 to 1, or about 0, where the network takes raw ones, as of 0 to 255."""
-    if max_value < 8 or pixels.dtype.kind != "f" or not pixels.size:
-        return
-    low, high = float(pixels.min()), float(pixels.max())
-    if low < 0 or 0 < high <= 1:
-        raise TrainedError(
-            f"images with pixels from {low:.3g} to {high:.3g} found, which look scaled; expected "
-            f"raw ones, from 0 to {max_value:g}, as the network was trained on."
-        )
 
 
 def refuse_other_network(trained: Trained) -> None:
