@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nf_resnets.trained import TrainedError
-from nf_resnets.trained.predict import predict
+from nf_resnets.trained.predict import classify, predict
 from tests.models.trees import quick_jit
 from tests.trained.networks import network
 
@@ -37,6 +37,10 @@ def test_images_of_another_shape_are_refused():
         predict(made, pixels(5, 3))
     with pytest.raises(TrainedError, match=r"shape \(8, 8, 1\) found"):
         predict(made, pixels(1)[0])
+    with pytest.raises(
+        TrainedError, match=r"pixels up to .* found, which look scaled; expected raw"
+    ):
+        classify(made, pixels(1) / 255)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
