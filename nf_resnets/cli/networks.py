@@ -222,7 +222,7 @@ class Predict:
             try:
                 images.append(pictures.read_picture(path, trained.inputs, invert=self.invert))
                 files.append(path)
-            except TrainedError as error:
+            except (ValueError, OSError) as error:
                 print(printable(error), file=sys.stderr)
                 failed = True
         wide = max((len(str(path)) for path in files), default=0)

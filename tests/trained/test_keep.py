@@ -17,6 +17,7 @@ from nf_resnets.trained.keep import Networks
 from nf_resnets.training import create_state
 from nf_resnets.training.wave import row_of
 from tests.sweep import small
+from tests.trained.networks import drawn
 
 
 @pytest.mark.slow
@@ -77,7 +78,8 @@ def test_a_network_that_cannot_be_written_stops_the_sweep(tmp_path):
     made = small.make({"seed": (0,)})
     networks = Networks(made, tmp_path, "all")
     (tmp_path / "networks").write_text("no folder")
-    state = create_state({"w": np.ones(2, np.float32)}, lambda hyper: optax.sgd(0.1), {})
-    program = type("Program", (), {"model": None})
-    with pytest.raises(OSError, match="cannot be written"):
+    model = made.task.parts(made.plans[0])[0]
+    state = create_state(drawn(model)["params"], lambda hyper: optax.sgd(0.1), {})
+    program = type("Program", (), {"model": model})
+    with pytest.raises(OSError, match="networks"):
         networks.save(program, made.plans[0], state)

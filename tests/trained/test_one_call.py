@@ -70,7 +70,7 @@ def test_any_network_is_trained_with_any_optimizer():
     assert np.mean(classes == digits.test.labels[:50]) > 0.7
     settings = log.of("on_run_begin")[0][2]
     assert (settings["model"], settings["optimizer"]) == ("Net", "given")
-    with pytest.raises(trained.TrainedError, match="expected one of this library"):
+    with pytest.raises(ValueError, match="expected one of this library"):
         network.save("nowhere")
 
 
