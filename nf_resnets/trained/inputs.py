@@ -57,16 +57,10 @@ class Images:
                 raise ValueError(f"{name}={getattr(self, name)!r} found; expected {what}.")
 
     @classmethod
-    def of(cls, dataset: Dataset, *, crop: float = 1.0) -> Images:
+    def of(cls, dataset: Dataset) -> Images:
         """Those of a data set."""
-        return cls(
-            shape=dataset.train.images.shape[1:],
-            mean=dataset.mean,
-            std=dataset.std,
-            max_value=float(dataset.max_value),
-            class_names=dataset.class_names,
-            crop=crop,
-        )
+        shape, white = dataset.train.images.shape[1:], float(dataset.max_value)
+        return cls(shape, dataset.mean, dataset.std, white, dataset.class_names)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import reprlib
 from collections.abc import Mapping
 from typing import Any
@@ -65,11 +64,7 @@ def from_json(settings: Mapping[str, Any]) -> Any:
     """
     name, values = str(settings["class"]), dict(settings["fields"])
     if name not in CLASSES:
-        close = difflib.get_close_matches(name, CLASSES, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(
-            f"class {reprlib.repr(name)} found; expected one of {', '.join(CLASSES)}{hint}."
-        )
+        raise ValueError(f"class {reprlib.repr(name)} found; expected one of {', '.join(CLASSES)}.")
     if "dtype" in values:
         if values["dtype"] not in ("float32", "bfloat16", "float16", "float64"):
             raise ValueError(f"dtype={reprlib.repr(values['dtype'])} found; expected a float's.")

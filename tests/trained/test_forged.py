@@ -31,7 +31,7 @@ DEEP = json.loads("[" * 60 + "]" * 60)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_at("model", "class", value="WideResnet"), "'WideResnet' found; .*mean 'WideResNet'"),
+        (set_at("model", "class", value="WideResnet"), "'WideResnet' found; .* WideResNet,"),
         (set_at("model", "fields", value=3), "ValueError|TypeError|dictionary"),
         (field("scheme", "fixupp"), "scheme='fixupp' found; .*did you mean 'fixup'"),
         (field("scheme", {"name": "x"}), "scheme=.* found; expected"),
