@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -72,7 +71,7 @@ def _read_file(path: str) -> Any:
             "'net.safetensors')."
         ) from None
     try:
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whose text advises to execute what the file holds
         raise ValueError(
             f"it holds more than tensors, or is damaged ({type(error).__name__}); expected what "
