@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
-from nf_resnets import __version__, places
+from nf_resnets import machine, places
 from nf_resnets.models.architectures import architecture_of
 from nf_resnets.roles import path_name
 from nf_resnets.trained.inputs import Images, Sentences
@@ -112,10 +112,10 @@ def save(
     refuse_other_leaves(leaves, expected_leaves(model, inputs))
     kind = next(name for name, each in _KINDS.items() if isinstance(inputs, each))
     plain = {name: value for name, value in vars(inputs).items() if name not in _VOCABULARIES}
-    tensors = {**leaves, **_vocabularies(inputs)}
+    tensors, versions = {**leaves, **_vocabularies(inputs)}, machine.versions()
     manifest = {
         "format": FORMAT,
-        "versions": {"jax": jax.__version__, "nf_resnets": __version__},
+        "versions": {name: versions[name] for name in ("jax", "nf_resnets")},
         "model": settings,
         "inputs": {"kind": kind, **plain},
         "notes": dict(notes or {}),
