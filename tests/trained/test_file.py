@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from nf_resnets import init, schemes, trained
+from nf_resnets import init, trained
 from nf_resnets.models import ARCHITECTURES
 from tests.trained.networks import (
     assert_same,
@@ -21,17 +21,8 @@ from tests.trained.networks import (
     wide_resnet,
 )
 
-PAIRS = [
-    (architecture, scheme)
-    for architecture in ARCHITECTURES
-    for scheme in schemes.names(ARCHITECTURES[architecture].family)
-]
-
-
-def quick(architecture, scheme):
-    """Every architecture once, and on the smallest a scheme of each kind of tree."""
-    kinds = ("fixup", "skipinit", "batchnorm", "groupnorm", "rescalenet", "nf_resnet")
-    return scheme == "plain" or (architecture == "wrn" and scheme in kinds)
+SCHEMES = ("fixup", "skipinit", "batchnorm", "groupnorm", "rescalenet", "nf_resnet")
+"""One of each kind of tree."""
 
 
 def image_of(architecture):
@@ -40,7 +31,7 @@ def image_of(architecture):
 
 @pytest.mark.parametrize(
     ("architecture", "scheme"),
-    [pytest.param(*pair, marks=() if quick(*pair) else pytest.mark.slow) for pair in PAIRS],
+    [*((name, "plain") for name in ARCHITECTURES), *(("wrn", scheme) for scheme in SCHEMES)],
 )
 def test_every_network_comes_back_as_it_was(tmp_path, architecture, scheme):
     model = ARCHITECTURES[architecture].smallest(scheme)
