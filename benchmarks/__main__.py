@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import rich.box
@@ -23,21 +23,12 @@ import rich.console
 import rich.table
 
 from benchmarks import gpu
-from benchmarks.machine import machine
-from benchmarks.rows import Row
+from benchmarks.timing import Row
 from nf_resnets import command_line
+from nf_resnets.machine import device_name, versions
 
-Part = Literal[
-    "against_torch",
-    "against_batch_norm",
-    "depth",
-    "together",
-    "whole_job",
-    "startup",
-    "tpu_programs",
-]
-PARTS: tuple[Part, ...] = Part.__args__[:-1]  # type: ignore[attr-defined]
-"""All but the last, which takes an hour and finds the same on every machine."""
+Part = Literal["against_torch", "against_batch_norm", "depth", "together", "whole_job", "startup"]
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +46,7 @@ class Settings:
     data_dir: str | None = None
     """Where tensorflow-datasets keeps CIFAR-10, or its binary files lie, for --gpu."""
     only: tuple[Part, ...] = PARTS
-    """The parts to run; by default all but tpu_programs."""
+    """The parts to run."""
     out: Path | None = None
     """The folder for bench.json and table.txt, which must not be there yet; by default one in runs/
     that is named after the date."""
@@ -69,8 +60,8 @@ def main(settings: Settings) -> int:
         print(f"--gpu found {jax.devices()[0].device_kind}, no GPU; --quick tries it on a CPU.",
               file=sys.stderr)  # fmt: skip
         return 2
-    about = machine()
     started = datetime.datetime.now()
+    about = {"date": f"{started:%Y-%m-%d}", "device": device_name(), **versions()}
     out = settings.out or Path(f"runs/bench-{started:%Y%m%d-%H%M%S}")
     if out.exists():
         print(f"--out {out} is there already; name a new folder.", file=sys.stderr)
@@ -86,7 +77,7 @@ def main(settings: Settings) -> int:
     for name in settings.only:
         part = importlib.import_module(f"benchmarks.{name}")
         print(f"\n{part.TITLE}", flush=True)
-        if reason := part.unavailable():
+        if reason := getattr(part, "unavailable", lambda: "")():
             skipped[name] = reason
             print(f"  left out: {reason}")
         start = time.perf_counter()

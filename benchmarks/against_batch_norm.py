@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -23,8 +23,7 @@ import numpy as np
 
 from benchmarks import cases
 from benchmarks.cases import Case
-from benchmarks.rows import Row
-from benchmarks.timing import Ratio, interleaved, ratio
+from benchmarks.timing import Row, interleaved, ratio
 
 TITLE = "Against batch normalisation: the same network, normalised and not"
 
@@ -37,10 +36,6 @@ ON_GPU = (
     *(dataclasses.replace(case, batch=128, dtype="bfloat16") for case in ON_CPU),
 )
 LIMIT, WITH_TARGET = 1.2, ("wrn-28-10", "resnet-50")
-
-
-def unavailable() -> str | None:
-    return None
 
 
 def measure(*, quick: bool) -> Iterator[Row]:
@@ -56,53 +51,35 @@ def measure(*, quick: bool) -> Iterator[Row]:
 
 
 def compare(case: Case, *, steps: int, rounds: int, compilations: int) -> Iterator[Row]:
-    """Compares each scheme with the last.
-
-    Args:
-      case: the network; its scheme is replaced.
-      steps: in one dispatch.
-      rounds: of steps.
-      compilations: of each.
+    """Compares each scheme with the last, ``steps`` in one dispatch.
 
     Raises:
       RuntimeError: if a loss is not finite.
     """
     twins = {scheme: dataclasses.replace(case, scheme=scheme) for scheme in SCHEMES}
     programs, compile_s = compile_in_turn(twins, steps, compilations)
-    step_s = {
-        scheme: [value / steps for value in values]
-        for scheme, values in step_in_turn(twins, programs, steps, rounds).items()
+    step_s = step_in_turn(twins, programs, steps, rounds)
+    mib = {
+        scheme: [program.memory_analysis().temp_size_in_bytes / 2**20]
+        for scheme, program in programs.items()
     }
-    what = case.title.replace(f" {case.scheme}", "")
-    *others, ours = SCHEMES
-    for scheme in others:
-        has_target = case in ON_GPU and case.network in WITH_TARGET and scheme == "batchnorm"
-        yield Row(
-            part="against_batch_norm",
-            what=what,
-            compared=f"step time, {scheme} / {ours}",
-            ratio=ratio(step_s[scheme], step_s[ours]),
-            limit=LIMIT if has_target else None,
-            at_least=True,
-            numbers={f"{s}_ms": 1e3 * statistics.median(step_s[s]) for s in (scheme, ours)},
-        )
-    mib = {scheme: _memory(programs[scheme]) for scheme in SCHEMES}
-    for scheme in others:
-        held = mib[scheme] / mib[ours]
-        yield Row(
-            part="against_batch_norm",
-            what=what,
-            compared=f"memory of a step, {scheme} / {ours}",
-            ratio=Ratio(held, held, held),
-            numbers={f"{s}_mib": mib[s] for s in (scheme, ours)},
-        )
-        yield Row(
-            part="against_batch_norm",
-            what=what,
-            compared=f"compile time of a step, {scheme} / {ours}",
-            ratio=ratio(compile_s[scheme], compile_s[ours]),
-            numbers={f"{s}_compile_s": compile_s[s] for s in (scheme, ours)},
-        )
+    *others, last = SCHEMES
+    measured = (
+        ("step time", "s", step_s), ("memory of a step", "mib", mib),
+        ("compile time of a step", "compile_s", compile_s),
+    )  # fmt: skip
+    for words, unit, values in measured:
+        for scheme in others:
+            has_target = case in ON_GPU and case.network in WITH_TARGET and scheme == "batchnorm"
+            yield Row(
+                part="against_batch_norm",
+                what=case.title.replace(f" {case.scheme}", ""),
+                compared=f"{words}, {scheme} / {last}",
+                ratio=ratio(values[scheme], values[last]),
+                limit=LIMIT if has_target and unit == "s" else None,
+                at_least=True,
+                numbers={f"{s}_{unit}": statistics.median(values[s]) for s in (scheme, last)},
+            )
 
 
 def compile_in_turn(
@@ -117,9 +94,7 @@ def compile_in_turn(
         batches = jax.eval_shape(lambda: cases.make_batches(case, steps))
         programs[name] = cases.make_steps(case.model()).lower(state, batches).compile()
 
-    functions: dict[str, Callable[[], None]] = {
-        name: functools.partial(compile_one, name) for name in twins
-    }
+    functions = {name: functools.partial(compile_one, name) for name in twins}
     # One uncounted round would cost as much as it counts; the order turns instead.
     return programs, interleaved(functions, times, warm_up=0)
 
@@ -127,7 +102,7 @@ def compile_in_turn(
 def step_in_turn(
     twins: dict[str, Case], programs: dict[str, Any], steps: int, rounds: int
 ) -> dict[str, list[float]]:
-    """The seconds of a dispatch of each."""
+    """The seconds of a step of each."""
     states = {name: jax.device_put(cases.make_state(case)) for name, case in twins.items()}
     batches = jax.device_put(cases.make_batches(next(iter(twins.values())), steps))
     losses: dict[str, Any] = {}
@@ -139,9 +114,4 @@ def step_in_turn(
     for name, values in losses.items():
         if not np.isfinite(np.asarray(values)).all():
             raise RuntimeError(f"{twins[name].title}: losses {values} found; expected finite ones.")
-    return seconds
-
-
-def _memory(program: Any) -> float:
-    """What the compiler plans for intermediate values, in MiB."""
-    return program.memory_analysis().temp_size_in_bytes / 2**20
+    return {name: [value / steps for value in values] for name, values in seconds.items()}

@@ -12,6 +12,7 @@ network, eager only.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 
 import jax
@@ -19,9 +20,7 @@ import numpy as np
 
 from benchmarks import cases
 from benchmarks.cases import Case
-from benchmarks.machine import cores
-from benchmarks.rows import Row
-from benchmarks.timing import interleaved, ratio
+from benchmarks.timing import Row, interleaved, ratio
 
 TITLE = "Against PyTorch: the same step of the same network"
 
@@ -85,7 +84,7 @@ def theirs(case: Case, steps: int, *, compiled: bool) -> Callable[[], list[float
     from benchmarks import torch_networks
 
     device = "cuda" if on_gpu() else "cpu"
-    torch.set_num_threads(cores())
+    torch.set_num_threads(os.cpu_count() or 1)
     # As JAX does: float32 products of a GPU's tensor cores, for both convolutions and matrices.
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True

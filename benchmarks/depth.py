@@ -34,8 +34,7 @@ import numpy as np
 
 from benchmarks import fresh
 from benchmarks.cases import Case, make_batches, make_state, make_step
-from benchmarks.rows import Row
-from benchmarks.timing import Ratio, interleaved, ratio
+from benchmarks.timing import Ratio, Row, interleaved, ratio
 
 TITLE = "Depth: compilation, step time of a layer and memory, from 100 to 10,000 layers"
 SHALLOW, DEEP = 100, 10_000
@@ -50,10 +49,6 @@ FORMS: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 
 
-def unavailable() -> str | None:
-    return None
-
-
 def measure(*, quick: bool) -> Iterator[Row]:
     yield from _forms(quick)
     yield _compilation(quick)
@@ -64,31 +59,28 @@ def measure(*, quick: bool) -> Iterator[Row]:
 def _forms(quick: bool) -> Iterator[Row]:
     # Compiling a hundred layers one by one would take most of the quick run's time.
     network = "wrn-22-1" if quick else "wrn-100-1"
-    found = _fresh("in_turns", network, 64, 8, 5 if quick else 9)
-    seconds = found.pop("seconds")
-    found |= {f"{form}_step_ms": _milli(values) for form, values in seconds.items()}
+    seconds = _fresh("in_turns", network, 64, 8, 5 if quick else 9)
+    numbers = {f"{form}_step_ms": _milli(values) for form, values in seconds.items()}
     for form, than, limit in (("scanned", "unrolled", STEP_LIMIT), ("remat", "scanned", None)):
         compared = f"step time, {form} / {than}"
         value = ratio(seconds[form], seconds[than])
-        yield Row("depth", Case(network, 64, 8).title, compared, value, limit, numbers=found)
+        yield Row("depth", Case(network, 64, 8).title, compared, value, limit, numbers=numbers)
 
 
-def in_turns(network: str, batch: int, side: int, rounds: int) -> dict[str, Any]:
-    """The seconds of each form's steps, which take turns, and of its compilation."""
+def in_turns(network: str, batch: int, side: int, rounds: int) -> dict[str, list[float]]:
+    """The seconds of each form's steps, which take turns."""
     case = Case(network, batch, side)
     depth = int(network.split("-")[1])
-    steps, found = {}, {}
+    steps = {}
     for form, options in FORMS.items():
-        start = time.perf_counter()
         compiled, images = compiled_step(case, **options(depth))
-        found[f"{form}_compile_s"] = time.perf_counter() - start
         steps[form] = Steps(compiled, make_state(case), images)
     seconds = interleaved(steps, rounds)
     # They are one network, whose first losses differ by rounding only. Fixup's head starts at zero:
     # the third loss is the first that the branches have changed.
     for form in steps:
         np.testing.assert_allclose(steps[form].losses[:3], steps["scanned"].losses[:3], rtol=1e-5)
-    return {"seconds": seconds, **found}
+    return seconds
 
 
 class Steps:
@@ -110,15 +102,17 @@ class Steps:
         jax.block_until_ready(self._state)
 
 
-def compiled_step(case: Case, **options: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """The step, compiled from shapes alone, and a batch for it."""
+def lowered_step(case: Case, **options: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """The step, lowered from shapes alone, and a batch for it."""
     batch = {name: leaf[0] for name, leaf in make_batches(case).items()}
-    return lowered_step(case, batch, **options).compile(), batch
-
-
-def lowered_step(case: Case, batch: Any, **options: Any) -> Any:
     step = jax.jit(make_step(case.model(**options)), donate_argnums=(0,))
-    return step.lower(make_state(case, abstract=True), batch)
+    return step.lower(make_state(case, abstract=True), batch), batch
+
+
+def compiled_step(case: Case, **options: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """The step, compiled, and a batch for it."""
+    lowered, batch = lowered_step(case, **options)
+    return lowered.compile(), batch
 
 
 def _compilation(quick: bool) -> Row:
@@ -205,10 +199,9 @@ def activations_mib(depth: int, form: str, batch: int, side: int) -> float:
 
 def planned(case: Case, **options: Any) -> dict[str, float]:
     """The memory that the compiled step asks for; the new state takes the place of the old one."""
-    batch = {name: leaf[0] for name, leaf in make_batches(case).items()}
     # Memory is assigned before LLVM begins, whose optimisations take most of the time.
     quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    compiled = lowered_step(case, batch, **options).compile(quickly)
+    compiled = lowered_step(case, **options)[0].compile(quickly)
     found = compiled.memory_analysis()
     arguments, temporary = found.argument_size_in_bytes, found.temp_size_in_bytes
     new = found.output_size_in_bytes - found.alias_size_in_bytes
@@ -225,9 +218,3 @@ def _fresh(function: str, *arguments: Any) -> Any:
 
 def _milli(seconds: list[float]) -> float:
     return 1000 * statistics.median(seconds)
-
-
-__all__ = [
-    "TITLE", "activations_mib", "compile_seconds", "compiled_step", "in_turns", "layer_seconds",
-    "lowered_step", "measure", "planned", "unavailable",
-]  # fmt: skip

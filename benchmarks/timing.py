@@ -1,4 +1,4 @@
-"""Timing side by side: whatever else the machine does meets all that is compared."""
+"""Timing in turns: whatever else the machine does meets all that is compared."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 WARM_UP = 2  # rounds that are not counted
 
@@ -27,6 +28,44 @@ class Ratio:
 
     def __str__(self) -> str:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+      part: the benchmark's module, ``"depth"``.
+      what: the case, ``"wrn-16-4 fixup, 128 x 32x32"``.
+      compared: what over what, ``"step time, this library / PyTorch eager"``.
+      ratio: of the two.
+      limit: what the ratio is to be at most; for ``at_least`` at least; None where there is no
+        target.
+      at_least: whether more is better.
+      numbers: what the ratio was made of; units stand in the names (``_ms``, ``_s``, ``_mib``).
+    """
+
+    part: str
+    what: str
+    compared: str
+    ratio: Ratio
+    limit: float | None = None
+    at_least: bool = False
+    numbers: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the limit was; None where there is none."""
+        if self.limit is None:
+            return None
+        return self.ratio.value >= self.limit if self.at_least else self.ratio.value <= self.limit
+
+    @property
+    def verdict(self) -> str:
+        if self.limit is None:
+            return ""
+        words = f"{'at least' if self.at_least else 'at most'} {self.limit:g}"
+        return words if self.held else f"{words}: MISSED"
 
 
 def interleaved(
@@ -66,6 +105,3 @@ def spread(values: list[float], scale: float = 1.0) -> str:
     """The median, and in brackets the least and the most."""
     median, low, high = statistics.median(values), min(values), max(values)
     return f"{scale * median:.4g} ({scale * low:.4g}-{scale * high:.4g})"
-
-
-__all__ = ["WARM_UP", "Ratio", "interleaved", "ratio", "spread"]

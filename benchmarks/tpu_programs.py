@@ -11,8 +11,7 @@ cheap ones again.
 The targets: 1.8 times fewer bytes in bfloat16, and eight runs on a chip at no more than
 six times the bytes of one.
 
-Cost: two to six minutes a program on two idle cores, the cheap ones one; no part of ``make bench``
-unless asked for (``--only tpu_programs``).
+Cost: two to six minutes a program on two idle cores, the cheap ones one.
 """
 
 from __future__ import annotations
@@ -21,17 +20,12 @@ import dataclasses
 import importlib.metadata
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tyro
 
 from benchmarks import fresh
-from benchmarks.rows import Row
-from benchmarks.timing import Ratio
-
-TITLE = "TPU programs: what steps need of a chip, by its compiler"
 
 FILE = Path(__file__).with_name("tpu_programs.json")
 
@@ -98,32 +92,19 @@ COMPARED = (
 """Two programs, what is compared of them, and the target for their bytes."""
 
 
-def unavailable() -> str | None:
-    try:
-        importlib.metadata.version("libtpu")
-    except importlib.metadata.PackageNotFoundError:
-        return "libtpu is not installed: pip install 'nf_resnets[tpu-compiler]'"
-    return None
-
-
-def measure(*, quick: bool) -> Iterator[Row]:
-    names = CHEAP if quick else tuple(PROGRAMS)
-    found: dict[str, dict[str, Any]] = {}
-    for name in names:
-        found[name] = fresh.call("benchmarks.tpu_programs:compiled", name)
-        yield from rows(found, of=name)
-
-
-def rows(found: dict[str, dict[str, Any]], *, of: str | None = None) -> Iterator[Row]:
-    """What can be said of programs that were compiled, or of the latest of them."""
+def comparisons(programs: dict[str, dict[str, Any]]) -> list[str]:
+    """The lines on pairs of programs that were compiled."""
+    lines = []
     for name, other, what, limit in COMPARED:
-        if {name, other} <= set(found) and of in (None, name, other):
-            for kind in ("bytes", "main_bytes"):
-                ratio = found[name][kind] / found[other][kind]
-                numbers = {"numerator": found[name], "denominator": found[other]}
-                yield Row("tpu_programs", name, f"{kind} of a step, {what}",
-                          Ratio(ratio, ratio, ratio), limit if kind == "bytes" else None,
-                          numbers=numbers)  # fmt: skip
+        if {name, other} <= set(programs):
+            all_, main = (
+                programs[name][kind] / programs[other][kind] for kind in ("bytes", "main_bytes")
+            )
+            target = f", target {limit:.3g}" if limit else ""
+            lines.append(
+                f"{name}: {what} {all_:.3g} of the bytes{target}; {main:.3g} in main memory"
+            )
+    return lines
 
 
 def compiled(name: str) -> dict[str, Any]:
@@ -213,8 +194,7 @@ def main(settings: Settings) -> int:
         print(table({name: record["programs"][name]}), flush=True)
         FILE.write_text(json.dumps(record, indent=1) + "\n")
     print(table(record["programs"]))
-    for row in rows(record["programs"]):
-        print(f"{row.what}: {row.compared} {row.ratio.value:.3g} {row.verdict}")
+    print(*comparisons(record["programs"]), sep="\n")
     return 0
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,8 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import fresh
-from benchmarks.rows import Row
-from benchmarks.timing import interleaved, ratio, spread
+from benchmarks.timing import Row, interleaved, ratio, spread
 
 TITLE = "A whole job: a sweep, against plain PyTorch with a process a core"
 
@@ -87,9 +87,8 @@ def sweep(runs: int, first: list[float]) -> None:
 
 def in_torch(runs: int) -> None:
     """Makes the runs in PyTorch, a process a core."""
-    from benchmarks.machine import cores
-
-    shares = [[run for run in range(runs) if run % cores() == share] for share in range(cores())]
+    cores = os.cpu_count() or 1
+    shares = [[run for run in range(runs) if run % cores == share] for share in range(cores)]
     threads = [
         threading.Thread(target=fresh.call, args=("benchmarks.whole_job:train_in_torch", share))
         for share in shares

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import targets
-from benchmarks.rows import Row
-from benchmarks.timing import Ratio
+from benchmarks.timing import Ratio, Row
 from tests.test_main import run
 
 ROOT = Path(__file__).parents[1]
