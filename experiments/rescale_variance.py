@@ -31,7 +31,7 @@ import jax
 import numpy as np
 
 from nf_resnets import analysis, data, models, roles, schemes
-from nf_resnets.plotting.signal import Quantity, signal_figure
+from nf_resnets.plotting.curves import Panel, curves_figure, curves_of, stage_lines
 
 from .experiment import Experiment, Results, Row
 from .grid import DATASETS, Point, grid
@@ -101,21 +101,19 @@ def figure(results: Results, path: Path) -> None:
     """Draws the feedback's figures (a) and (b)."""
     point, means = results.points[0], averaged(results.rows)
 
-    def curve(title: str, column: str, form: Any = None) -> list[Row]:
-        shown = {"value": column, "error": f"{column}_error", "form": form}
-        return [
-            row | {"title": title} | {name: row.get(of, "") for name, of in shown.items()}
-            for row in means
-        ]
+    def dots(title: str, column: str) -> list[Any]:
+        rows = [{**row, "title": title} for row in means]
+        return curves_of(rows, "k", column, "dots", error=f"{column}_error")
 
-    variances = curve("channel variance", "variance")
-    variances += curve("second moment", "second_moment", "form")
-    var = Quantity("value", r"Var[$x_k$]", "form", scale="log10", error="error")
-    eta = Quantity("value", r"$\eta_k$ (%)", scale="linear", error="error")
-    signal_figure(
+    moments = dots("channel variance", "variance") + dots("second moment", "second_moment")
+    moments += curves_of([{**row, "title": "second moment"} for row in means], "k", "form", "--")
+    how: Any = {"lines": stage_lines(means)}
+    curves_figure(
         [
-            ("(a) Output variance, before the ReLU", variances, var),
-            ("(b) Error of adding up variances", curve(r"$\eta_k$", "eta"), eta),
+            Panel("block $k$", r"Var[$x_k$]", moments, y_base=10,
+                  heading="(a) Output variance, before the ReLU", **how),
+            Panel("block $k$", r"$\eta_k$ (%)", dots(r"$\eta_k$", "eta"),
+                  heading="(b) Error of adding up variances", **how),
         ],
         path,
         title="RescaleNet's variance from block to block",
@@ -124,8 +122,8 @@ def figure(results: Results, path: Path) -> None:
             f"{point['batch_size']} images of {DATASETS[point['dataset']]} at "
             f"{point['image_size']} pixels, {point['stem_channels']} channels; lines: down-sampling"
         ),
-        form="recursion, second moment",
-    )
+        legend={"--": "recursion, second moment"},
+    )  # fmt: skip
 
 
 def table(results: Results) -> str:

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import analysis, schemes
-from nf_resnets.plotting.theory import Curves, theory_figure
+from nf_resnets.plotting.curves import Panel, curves_figure, curves_of
 
 from .experiment import Experiment, Results, Row
 from .grid import Point, grid
@@ -127,23 +127,22 @@ def table(results: Results) -> str:
 
 def figure(results: Results, path: Path) -> None:
     """Draws the ratios against the block, and the line of slope -1/2 through BatchNorm's last."""
-    drawn = [{**row, "line": ""} for row in results.rows]
     depth = max(int(row["block"]) for row in results.rows)
     expected = [
-        {"title": "slope -1/2", "block": block, "ratio": "", "line": ratio}
+        {
+            "title": "slope -1/2",
+            "block": block,
+            "ratio": float(row["ratio"]) * (depth / block) ** 0.5,
+        }
         for row in results.rows
         if row["scheme"] == "batchnorm" and int(row["block"]) == depth
         for block in range(1, depth + 1)
-        if (ratio := float(row["ratio"]) * (depth / block) ** 0.5)
     ]
-    panel = Curves(
-        "", [*drawn, *expected], "block", "ratio",
-        "block $l$, from the input", "gradient of the branch / of the skip",
-        dotted="line",
-    )  # fmt: skip
+    curves = curves_of(results.rows, "block", "ratio") + curves_of(expected, "block", "ratio", ":")
+    label = "gradient of the branch / of the skip"
     point = results.points[0]
-    theory_figure(
-        [panel],
+    curves_figure(
+        [Panel("block $l$, from the input", label, curves, x_base=10, y_base=10)],
         path,
         title="The gradient through a branch against that through its skip",
         subtitle=(

@@ -29,7 +29,7 @@ import numpy as np
 
 from nf_resnets import analysis, init, models
 from nf_resnets.analysis import Bound
-from nf_resnets.plotting.theory import Curves, theory_figure
+from nf_resnets.plotting.curves import Panel, curves_figure, curves_of
 
 from .experiment import Experiment, Results, Row
 from .grid import Point, grid
@@ -145,16 +145,18 @@ def figure(results: Results, path: Path) -> None:
     deepest = max(int(row["depth"]) for row in rows)
     by_block = [r for r in rows if str(r["theorem"]) == "1" and int(r["depth"]) == deepest]
 
-    def over_depth(heading: str, where: str) -> Curves:
-        at = [row for row in rows if row["where"] == where]
-        return Curves(heading, at, "branches", "gradient_norm", "branches $L$",
-                      "norm of the gradient", "lower_bound")  # fmt: skip
+    def panel(heading: str, rows: list[Row], x: str, label: str) -> Panel:
+        curves = curves_of(rows, x, "gradient_norm") + curves_of(rows, x, "lower_bound", ":")
+        base = 0 if x == "k" else 10
+        return Panel(label, "norm of the gradient", curves, x_base=base, y_base=10, heading=heading)
 
-    theory_figure(
+    def over_depth(heading: str, where: str) -> Panel:
+        at = [row for row in rows if row["where"] == where]
+        return panel(heading, at, "branches", "branches $L$")
+
+    curves_figure(
         [
-            Curves(f"Theorem 1 along the blocks, {deepest} layers", by_block, "k",
-                   "gradient_norm", "block $k$", "norm of the gradient", "lower_bound",
-                   log_x=False),
+            panel(f"Theorem 1 along the blocks, {deepest} layers", by_block, "k", "block $k$"),
             over_depth("Theorem 1, input of the first block", "block 1"),
             over_depth("Theorem 2, first convolution", "stem/kernel"),
             over_depth("Theorem 2, down-sampling shortcut + conv_1", SHORTCUT),
@@ -165,9 +167,9 @@ def figure(results: Results, path: Path) -> None:
             f"WRN-n-1, {point['stem_channels']} channels, {point['batch_size']} digits, "
             f"means over examples and {point['draws']} draws"
         ),
-        solid="measured",
-        dotted="lower bound",
-    )  # fmt: skip
+        columns=2,
+        legend={"line": "measured", ":": "lower bound"},
+    )
 
 
 EXPERIMENT = Experiment("theory_bounds", SCALES, table, figure, measure=measure)

@@ -27,7 +27,7 @@ import jax
 import numpy as np
 
 from nf_resnets import analysis, schemes
-from nf_resnets.plotting.signal import Quantity, signal_figure
+from nf_resnets.plotting.curves import Panel, curves_figure, curves_of
 
 from .experiment import Experiment, Results, Row
 from .grid import Point, grid
@@ -119,14 +119,19 @@ def figure(results: Results, path: Path) -> None:
     """Draws Var and share for both families."""
     panels, point = [], results.points[0]
     for family, what in FAMILIES.items():
-        second = "form_without_relu" if family == "post_activation" else ""
-        if rows := [row for row in results.rows if row["family"] == family]:
-            var = Quantity("var", "Var of the sum", "form", second, "log2", "var_error")
-            share = Quantity(
-                "share", "branch's share of the sum", "form_share", error="share_error"
-            )
-            panels += [(f"Forward, {what}", rows, var), (f"Who contributes, {what}", rows, share)]
-    signal_figure(
+        rows = [row for row in results.rows if row["family"] == family]
+        for name, form, heading, label, base in (
+            ("var", "form", "Forward", "Var of the sum", 2),
+            ("share", "form_share", "Who contributes", "branch's share of the sum", 0),
+        ):
+            curves = curves_of(rows, "k", name, "dots", error=f"{name}_error")
+            curves += curves_of(rows, "k", form, "--")
+            if name == "var" and family == "post_activation":
+                curves += curves_of(rows, "k", "form_without_relu", ":")
+            if rows:
+                heading = f"{heading}, {what}"
+                panels.append(Panel("block $k$", label, curves, y_base=base, heading=heading))
+    curves_figure(
         panels,
         path,
         title="Second moments and their closed forms",
@@ -134,7 +139,8 @@ def figure(results: Results, path: Path) -> None:
             f"One stage of {point['depth']} blocks, {point['width']} channels, {point['side']} x "
             f"{point['side']} random images; mean and standard error of {point['draws']} draws"
         ),
-        second_form="without the ReLU",
+        columns=2,
+        legend={"--": "closed form", ":": "without the ReLU"},
     )
 
 

@@ -39,8 +39,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import analysis, data, init, models, optim, roles, schemes, training
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure
-from nf_resnets.plotting.theory import Curves
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure, curves_of
 from nf_resnets.roles import Group, Role
 
 from .experiment import Experiment, Results, Row
@@ -300,8 +299,9 @@ def figure(results: Results, path: Path) -> None:
             for rate, loss in until_lost(line["losses"]).items()
         ]
         panels.append(
-            Curves(f"Training loss after {point['steps']} steps, {depth} layers", ends, "rate",
-                   "loss", r"learning rate $\eta$", "training loss, last quarter").panel()
+            Panel(r"learning rate $\eta$", "training loss, last quarter",
+                  curves_of(ends, "rate", "loss"), x_base=10, y_base=10,
+                  heading=f"Training loss after {point['steps']} steps, {depth} layers")
         )  # fmt: skip
     curves_figure(
         panels,

@@ -25,6 +25,7 @@ step. `--scale laptop` takes about two minutes on two cores, `--scale smoke` sec
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ import numpy as np
 
 from nf_resnets import models, random, roles, schemes
 from nf_resnets.analysis import random_head, update_size
-from nf_resnets.plotting.theory import Curves, ExponentMap, theory_figure
+from nf_resnets.plotting.curves import Panel, curves_figure, curves_of
 from nf_resnets.roles import Role
 
 from .experiment import Experiment, Results, Row
@@ -209,6 +210,28 @@ def table(results: Results) -> str:
     return "\n\n".join(cells)
 
 
+def exponent_map(rows: Sequence[Row], axes: Any) -> None:
+    """Draws theorem 4's exponents over those of the layers, and the line on which they are 1."""
+    x, y = (sorted({float(row[name]) for row in rows}) for name in ("x", "y"))
+    values = {(float(row["x"]), float(row["y"])): float(row["value"]) for row in rows}
+    mesh_values = [[values[at, up] for at in x] for up in y]
+    reach = max(abs(value - 1) for value in values.values())
+    mesh = axes.pcolormesh(
+        x, y, mesh_values, cmap="RdBu", shading="nearest", rasterized=True,
+        vmin=1 - reach, vmax=1 + reach,
+    )  # fmt: skip
+    axes.contour(x, y, mesh_values, levels=[1], colors="black", linewidths=1.5)
+    axes.plot(0.5, 0.5, "*", color="black", markersize=12, markeredgecolor="white")
+    axes.annotate("both layers alike", (0.5, 0.5), xytext=(9, 7), textcoords="offset points")
+    axes.set(xlabel="$p_1$", ylabel="$p_2$")
+    axes.set_title(
+        r"Theorem 4: $e$ in $|\Delta F|\,/\,\eta \sim L^{-e}$, $a_i = L^{-p_i}$", fontsize=10
+    )
+    axes.grid(False)
+    bar = axes.figure.colorbar(mesh, ax=axes, shrink=0.9)
+    bar.ax.axhline(1, color="black", linewidth=1.5)
+
+
 def figure(results: Results, path: Path) -> None:
     """Draws the four parts."""
     point = results.points[0]
@@ -216,21 +239,21 @@ def figure(results: Results, path: Path) -> None:
         {**row, "title": row["title"].replace("L^-1/2", "$L^{-1/2}$")}
         for row in part_of(results, "trace")
     ]
+
+    def panel(heading: str, rows: Sequence[Row], x_label: str, label: str, **more: Any) -> Panel:
+        curves = curves_of(rows, "x", "value")
+        return Panel(x_label, label, curves, x_base=10, y_base=10, heading=heading, **more)
+
     update = r"$\|\Delta f\|\,/\,\eta$"
-    theory_figure(
+    curves_figure(
         [
-            Curves("Update of the network against depth", part_of(results, "depth"), "x",
-                   "value", "branches $L$", update),
-            Curves(f"Update against the learning rate, {point['rate_depth']} layers",
-                   part_of(results, "rate"), "x", "value", r"learning rate $\eta$", update),
-            Curves("Theorem 3: traces of all branches", traces, "x", "value",
-                   "branches $L$", r"$\sum_l \sum_i \mathrm{tr}\, J_l^i\,/\,\|x_0\|^2$",
-                   own_legend=True),
-            ExponentMap(
-                r"Theorem 4: $e$ in $|\Delta F|\,/\,\eta \sim L^{-e}$, $a_i = L^{-p_i}$",
-                part_of(results, "map"), "$p_1$", "$p_2$",
-                marked=[("both layers alike", 0.5, 0.5)],
-            ),
+            panel("Update of the network against depth", part_of(results, "depth"),
+                  "branches $L$", update),
+            panel(f"Update against the learning rate, {point['rate_depth']} layers",
+                  part_of(results, "rate"), r"learning rate $\eta$", update),
+            panel("Theorem 3: traces of all branches", traces, "branches $L$",
+                  r"$\sum_l \sum_i \mathrm{tr}\, J_l^i\,/\,\|x_0\|^2$", own_legend=True),
+            functools.partial(exponent_map, part_of(results, "map")),
         ],
         path,
         title="How far one step of gradient descent moves a network",
@@ -238,6 +261,7 @@ def figure(results: Results, path: Path) -> None:
             f"WRN-n-1, {point['stem_channels']} channels, {point['batch_size']} digits, random "
             f"heads, {point['draws']} draws; traces: width {point['trace_width']}, m = 2"
         ),
+        columns=2,
     )  # fmt: skip
 
 

@@ -68,9 +68,7 @@ import jax.numpy as jnp
 import numpy as np
 from IPython.display import Image
 
-from nf_resnets import analysis, data, models, schemes
-from nf_resnets.plotting.signal import Quantity, signal_figure
-from nf_resnets.plotting.theory import Curves, theory_figure
+from nf_resnets import analysis, data, models, plotting, schemes
 
 LAYERS = 100
 CHANNELS = 16
@@ -142,12 +140,22 @@ for scheme in ("alpha_one", "alpha_rsqrt_depth", "batchnorm", "fixup"):
         }
         for k in range(len(activations))
     ]
-signal_figure(
-    [("the signal", rows, Quantity("var", "Var of the sum", "form", scale="log2"))],
+begins = [row["k"] - 0.5 for row in rows[: len(activations)] if row["transition"]]
+
+
+def over_blocks(column, form, label, y_base):
+    """A panel of dots, which are measured, and the lines of the closed form."""
+    curves = plotting.curves_of(rows, "k", column, "dots")
+    curves += plotting.curves_of(rows, "k", form, "--")
+    return plotting.Panel("block $k$", label, curves, y_base=y_base, lines=begins)
+
+
+plotting.curves_figure(
+    [over_blocks("var", "form", "Var of the sum", y_base=2)],
     FIGURES / "signal.png",
     title="What a block adds decides how the signal grows",
     subtitle=f"WRN-{LAYERS}-1 of {CHANNELS} channels at initialisation, {BATCH} digits",
-    columns=1,
+    legend={"--": "closed form"},
 )
 Image(FIGURES / "signal.png", width=560)
 
@@ -167,13 +175,12 @@ Image(FIGURES / "signal.png", width=560)
 # or Fixup's zeros, replace this effect of BatchNorm.
 
 # %%
-quantity = Quantity("share", "the branch's share of the sum", "form_share", scale="linear")
-signal_figure(
-    [("the branch's share", rows, quantity)],
+plotting.curves_figure(
+    [over_blocks("share", "form_share", "the branch's share of the sum", y_base=0)],
     FIGURES / "share.png",
     title="BatchNorm makes deep blocks nearly the identity",
     subtitle=f"WRN-{LAYERS}-1 of {CHANNELS} channels at initialisation, {BATCH} digits",
-    columns=1,
+    legend={"--": "closed form"},
 )
 Image(FIGURES / "share.png", width=560)
 
@@ -227,8 +234,9 @@ for title, scheme, with_rule_2 in (
             updates.append({"title": title, "depth": layers, "size": size})
 
 # %%
-theory_figure(
-    [Curves("one step of gradient descent", updates, "depth", "size", "layers", "‖Δf‖ / η")],
+step = plotting.curves_of(updates, "depth", "size")
+plotting.curves_figure(
+    [plotting.Panel("layers", "‖Δf‖ / η", step, x_base=10, y_base=10)],
     FIGURES / "updates.png",
     title="Fixup: a step moves the network alike at any depth",
     subtitle=f"WRN-n-1 of {CHANNELS} channels, random head, mean over {BATCH} digits, η → 0",

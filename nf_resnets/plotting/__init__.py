@@ -17,7 +17,7 @@ The figures and the report of a sweep are made of rows, one for each run:
 """
 
 from nf_resnets.plotting.coordinates import coordinates_figure
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure, moving_average
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure, curves_of, moving_average
 from nf_resnets.plotting.depth import depth_figure
 from nf_resnets.plotting.rates import rates_figure
 from nf_resnets.plotting.report import SweepResults
@@ -30,6 +30,7 @@ __all__ = [
     "SweepResults",
     "coordinates_figure",
     "curves_figure",
+    "curves_of",
     "depth_figure",
     "moving_average",
     "rates_figure",

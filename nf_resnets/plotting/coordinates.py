@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.theory import Curves, theory_figure
+from nf_resnets.plotting.curves import Panel, curves_figure, curves_of
 
 
 def coordinates_figure(
@@ -40,12 +40,15 @@ def coordinates_figure(
     """
     panels = []
     for place in dict.fromkeys(row["place"] for row in rows):
-        here = [{**row, "title": f"step {row['steps']}"} for row in rows if row["place"] == place]
-        panels += [
-            Curves(f"{place}: activation", here, "size", "activation", size, "root mean square"),
-            Curves(f"{place}: change since the start", here, "size", "change", size, ""),
-        ]
-    theory_figure(panels, path, title=title, subtitle=subtitle)
+        lines = [{**row, "title": f"step {row['steps']}"} for row in rows if row["place"] == place]
+        for name, what, label in (
+            ("activation", "activation", "root mean square"),
+            ("change", "change since the start", ""),
+        ):
+            curves = curves_of(lines, "size", name)
+            heading = f"{place}: {what}"
+            panels.append(Panel(size, label, curves, x_base=10, y_base=10, heading=heading))
+    curves_figure(panels, path, title=title, subtitle=subtitle, columns=2)
 
 
 __all__ = ["coordinates_figure"]

@@ -265,4 +265,44 @@ def column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     return [math.nan if row.get(name) in ("", None) else float(row[name]) for row in rows]
 
 
-__all__ = ["Curve", "Panel", "column", "curves_figure", "moving_average", "smoothed"]
+def curves_of(
+    rows: Sequence[Mapping[str, Any]], x: str, y: str, style: str = "line", error: str = ""
+) -> list[Curve]:
+    """Returns a curve for each ``title`` of rows, without those of which nothing is there.
+
+    Args:
+      rows: with ``title`` and the columns; what is ``""`` or NaN is not drawn.
+      x: the column of the horizontal axis.
+      y: the column of the vertical axis.
+      style: of the curves, as in :class:`Curve`.
+      error: the column of the standard errors of ``y``; ``""`` for none.
+
+    Example:
+      >>> rows = [{"title": "Fixup", "depth": depth, "norm": 0.1} for depth in (100, 10)]
+      >>> curves_of(rows, "depth", "norm")[0].x
+      [10.0, 100.0]
+    """
+    curves = []
+    for title in dict.fromkeys(str(row["title"]) for row in rows):
+        lines = [row for row in rows if str(row["title"]) == title]
+        lines.sort(key=lambda row: float(row[x]))
+        values, errors = column(lines, y), column(lines, error)
+        if not all(map(math.isnan, values)):
+            low, high = (
+                [v + s * e for v, e in zip(values, errors, strict=True)] if error else ()
+                for s in (-1, 1)
+            )
+            at = column(lines, x)
+            curves.append(Curve(title, at, values, low=low, high=high, style=style))
+    return curves
+
+
+def stage_lines(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Where stages begin, of rows with the block ``k`` and whether it is a ``transition``."""
+    return sorted({int(row["k"]) - 0.5 for row in rows if str(row["transition"]) == "True"})
+
+
+__all__ = [
+    "Curve", "Panel", "column", "curves_figure", "curves_of", "moving_average", "smoothed",
+    "stage_lines",
+]  # fmt: skip

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from nf_resnets.plotting.curves import Curve, Panel, column, curves_figure
-from nf_resnets.plotting.signal import Quantity, blocks_curves, blocks_panel
+from nf_resnets.plotting.curves import Curve, Panel, column, curves_figure, curves_of, stage_lines
 
 Row = Mapping[str, Any]
 
 # What is drawn beside the dots as a line, by the prefix of its columns.
 _REFERENCES = {"closed": "closed form", "start": "at initialisation"}
-# Heading, label and scale of the panel; column, name and closed form of each of its curves.
-_PANELS: tuple[tuple[str, str, str, tuple[tuple[str, str, str], ...]], ...] = (
-    ("Forward", "Var (second moment)", "log2",
+# Heading, label and the base of its logarithm; column, name and closed form of each of its curves.
+_PANELS: tuple[tuple[str, str, int, tuple[tuple[str, str, str], ...]], ...] = (
+    ("Forward", "Var (second moment)", 2,
      (("sum", "sum", "closed_sum"), ("skip", "skip path", "closed_skip"),
       ("branch", "branch", "closed_branch"))),
-    ("Who contributes", "branch's fraction of the sum", "linear",
+    ("Who contributes", "branch's fraction of the sum", 0,
      (("share", "branch / sum", "closed_share"),)),
-    ("Same for all images, or not", "of the sum, mean over channels", "log2",
+    ("Same for all images, or not", "of the sum, mean over channels", 2,
      (("squared_mean", "squared mean", ""), ("variance", "variance", ""))),
-    ("Backward", r"$\|\partial\ell/\partial x_{k-1}\|$", "log10",
+    ("Backward", r"$\|\partial\ell/\partial x_{k-1}\|$", 10,
      (("gradient_norm", "gradient norm", "closed_gradient"),
       ("bound", "Theorem 1: at least", ""))),
-    ("Skip and branch uncorrelated?", r"$\eta_k$ (%)", "linear", (("eta", r"$\eta_k$", ""),)),
-    ("Learnable scalar", "multiplier or alpha", "linear", (("scalar", "scalar", ""),)),
+    ("Skip and branch uncorrelated?", r"$\eta_k$ (%)", 0, (("eta", r"$\eta_k$", ""),)),
+    ("Learnable scalar", "multiplier or alpha", 0, (("scalar", "scalar", ""),)),
 )  # fmt: skip
 
 
@@ -57,15 +55,19 @@ def page_figure(
         whose columns begin with ``start_``.
     """
     panels: list[Panel] = []
-    for heading, label, scale, quantities in _PANELS:
+    for heading, label, base, quantities in _PANELS:
         curves: list[Curve] = []
         for name, shown, closed in quantities:
-            form = f"start_{name}" if reference == "start" else closed
-            positive = any(value > 0 or scale == "linear" for value in column(rows, name))
-            if positive and not all(map(math.isnan, column(rows, name))):
-                curves += blocks_curves(shown, rows, Quantity(name, label, form, scale=scale))
+            lines = [{**row, "title": shown} for row in rows]
+            if not base or any(value > 0 for value in column(rows, name)):
+                curves += (dots := curves_of(lines, "k", name, "dots"))
+                form = f"start_{name}" if reference == "start" else closed
+                curves += curves_of(lines, "k", form, "--") if dots else []
         if curves:
-            panels.append(blocks_panel(heading, rows, Quantity("", label, scale=scale), curves))
+            begin = stage_lines(rows)
+            panels.append(
+                Panel("block $k$", label, curves, y_base=base, heading=heading, lines=begin)
+            )
     legend = {"--": _REFERENCES[reference]}
     curves_figure(panels, path, title=title, subtitle=subtitle, columns=3, legend=legend)
 

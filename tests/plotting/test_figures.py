@@ -7,9 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from nf_resnets.plotting import Curve, Panel, curves_figure, depth_figure, rates_figure
+from nf_resnets.plotting.curves import curves_of, stage_lines
 from nf_resnets.plotting.page import page_figure
 from nf_resnets.plotting.report import SweepResults
-from nf_resnets.plotting.signal import Quantity, signal_figure
 from nf_resnets.plotting.style import LOOKS, looks
 from nf_resnets.plotting.sweep import sweep_figure
 from tests.plotting.optima import group, rate
@@ -152,13 +152,15 @@ def test_the_axis_of_a_sweep_s_figure_is_what_varies(drawn, tmp_path, groups, la
 
 def test_dots_are_measured_and_dashes_the_closed_form(drawn, tmp_path):
     rows = [
-        {"k": k, "title": "SkipInit", "transition": k == 3, "Var": var, "form": 2.0**k}
+        {"k": k, "title": "SkipInit", "transition": k == 3, "Var": var, "form": 2.0**k, "none": ""}
         for k, var in enumerate([2.0, "", 0.0, 16.0], 1)
     ]
-    var = Quantity("Var", "Var of the sum", "form", scale="log2")
-    signal_figure([("Forward", rows, var)], tmp_path / "f.svg", title="t", subtitle="s")
+    curves = curves_of(rows[::-1], "k", "Var", "dots") + curves_of(rows, "k", "form", "--")
+    assert curves_of(rows, "k", "none") == []
+    panel = Panel("block", "Var", curves, y_base=2, lines=stage_lines(rows))
+    curves_figure([panel], tmp_path / "f.svg", title="t", subtitle="s")
     (axes,) = drawn[0].axes
-    (form,), (dots,) = lines(axes, marker=""), lines(axes, marker="s")
+    (form,), (dots,) = lines(axes, marker="", zorder=2), lines(axes, marker="s")
     assert list(form.get_ydata()) == [2, 4, 8, 16] and dots.get_linestyle() == "None"
     np.testing.assert_allclose(dots.get_ydata(), [2, math.nan, math.nan, 16])
     assert axes.get_yscale() == "log" and 2.5 in [line.get_xdata()[0] for line in axes.lines]
