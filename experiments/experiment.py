@@ -55,6 +55,11 @@ class Results:
         """What all runs share, in words."""
         return about(self.points)
 
+    @property
+    def level(self) -> tuple[float, str]:
+        """Chance, in percent, as a level of a panel."""
+        return 100 * self.chance, f"chance ({100 * self.chance:.0f}%)"
+
     def curve(self, row: Row) -> list[Row]:
         """The lines of a run."""
         if not self.lines:

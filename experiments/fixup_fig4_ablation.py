@@ -153,9 +153,8 @@ def columns(row: Row) -> Row:
 def figure(results: Results, path: Path) -> None:
     """Draws for each scheme the mean over its seeds, as far as all of them went."""
     curves = [smoothed(curve, WINDOW) for curve in mean_curves(results, results.rows)]
-    chance = 100 * results.chance
-    how: Any = {"y_limits": (0, 100), "level": (chance, f"chance ({chance:.0f}%)")}
-    panel = Panel("step", f"training accuracy (%), {WINDOW}-step average", curves, **how)
+    label = f"training accuracy (%), {WINDOW}-step average"
+    panel = Panel("step", label, curves, y_limits=(0, 100), level=results.level)
     title = "Training accuracy with parts of Fixup left out"
     curves_figure([panel], path, title=title, subtitle=results.about)
 

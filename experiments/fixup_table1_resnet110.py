@@ -34,7 +34,6 @@ statistics of four training batches at the final weights.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from nf_resnets.plotting.curves import Panel, curves_figure
 
@@ -100,9 +99,8 @@ def table(results: Results) -> str:
 
 def figure(results: Results, path: Path) -> None:
     """Draws the mean training accuracy over the seeds, as far as all of them went."""
-    chance = 100 * results.chance
-    how: Any = {"y_limits": (0, 100), "level": (chance, f"chance ({chance:.0f}%)")}
-    panel = Panel("step", "training accuracy (%)", mean_curves(results, results.rows), **how)
+    curves = mean_curves(results, results.rows)
+    panel = Panel("step", "training accuracy (%)", curves, y_limits=(0, 100), level=results.level)
     title = "Training accuracy with and without normalisation"
     curves_figure([panel], path, title=title, subtitle=results.about)
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ import numpy as np
 import optax
 
 from nf_resnets import analysis, data, init, models, roles, schemes
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure, mean_curve
 from nf_resnets.roles import Role
 
 from .experiment import Experiment, Results, Row
@@ -234,14 +233,11 @@ def figure(results: Results, path: Path) -> None:
         title = "RescaleNet, biases at 0" if images == "0" else f"RescaleNet, {images} images"
         title = "RescaleNet" if (images,) == list(trained)[-1] else title
         by_rate = {
-            float(rate): [100 * float(row["test_accuracy"]) for row in finished(each)] or [math.nan]
+            float(rate): [100 * float(row["test_accuracy"]) for row in finished(each)]
             for (rate,), each in grouped(rows, "rate").items()
         }
-        means, low, high = (
-            [end(values) for values in by_rate.values()] for end in (statistics.fmean, min, max)
-        )
-        gone = not math.isfinite(means[-1])  # at the highest rate no run finished
-        trainings.append(Curve(title, list(by_rate), means, gone, marked=True, low=low, high=high))
+        gone = not by_rate[max(by_rate)]  # at the highest rate no run finished
+        trainings.append(mean_curve(title, by_rate, diverged=gone, marked=True))
     panels = [Panel("images", "dead units at the start (%)", starts, x_base=2)]
     if trainings:
         panels.append(Panel("learning rate", "test accuracy (%)", trainings, x_base=2))

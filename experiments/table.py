@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.curves import Curve
+from nf_resnets.plotting.curves import Curve, mean_curve
 from nf_resnets.plotting.sweep import EDGE, EDGE_NOTE, PASSED, PASSED_NOTE, text_table
 
 
@@ -108,10 +108,7 @@ def mean_curves(
             for run in runs
         ]
         steps = sorted(set.intersection(*map(set, values)))
-        at = [[run[step] for run in values] for step in steps]
         if steps:  # else one of them diverged before its first line
-            low, high = ([end(each) for each in at] for end in (min, max))
-            band = {"low": low, "high": high} if len(runs) > 1 else {}
-            gone = len(finished(runs)) < len(runs)
-            curves.append(Curve(title, steps, [sum(each) / len(each) for each in at], gone, **band))
+            at = {step: [run[step] for run in values] for step in steps}
+            curves.append(mean_curve(title, at, diverged=len(finished(runs)) < len(runs)))
     return curves

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.machinery import results
+from nf_resnets.sweep.select import optimum
 
 ROOT = results.ROOT
 RESULTS = ROOT / "results"
@@ -269,29 +270,28 @@ def _is(cell: str, wish: str) -> bool:
 def _at_rate(
     rows: list[dict[str, str]], column: str, axis: str, *, largest: bool
 ) -> tuple[list[dict[str, str]], float]:
-    """The runs at the best rate, fewest diverged first, or at the largest that trains all."""
+    """The runs at the best rate, as tables choose it, or at the largest that trains all."""
     groups = collections.defaultdict(list)
     for row in rows:
         groups[float(row[axis])].append(row)
-
-    means = [
-        statistics.mean(v)
-        for each in groups.values()
-        if (v := _values(each, column, by_seed=False))
-    ]
-    trains = max(means, default=0) / 2
-
-    def merit(rate: float) -> tuple[float, float, float]:
-        values = _values(groups[rate], column, by_seed=False)
-        diverged = len(groups[rate]) - len(values)
-        if largest:
-            return min(values, default=0) > trains and not diverged, rate, 0
-        return -diverged, statistics.mean(values or [-math.inf]), -rate  # the smallest of equals
-
-    best = max(groups, key=merit)
-    if largest and not merit(best)[0]:
-        raise ValueError(f"no {axis} trains all runs of {rows[0]}.")
-    return groups[best] if merit(best)[1] > -math.inf else rows, best
+    values = {rate: _values(each, column, by_seed=False) for rate, each in groups.items()}
+    if largest:
+        trains = max((statistics.mean(each) for each in values.values() if each), default=0) / 2
+        rates = [
+            rate
+            for rate, each in values.items()
+            if len(each) == len(groups[rate]) and min(each) > trains
+        ]
+        if not rates:
+            raise ValueError(f"no {axis} trains all runs of {rows[0]}.")
+        return groups[max(rates)], max(rates)
+    summary = optimum(
+        {"peak_lr": rate, "seed": at, "state": "finished", "test_accuracy": value}
+        for rate, each in groups.items()
+        # NaN for each run that diverged.
+        for at, value in enumerate(values[rate] + [math.nan] * (len(each) - len(values[rate])))
+    )
+    return (rows, math.nan) if summary.best is None else (groups[summary.best], summary.best)
 
 
 def _values(rows: list[dict[str, str]], column: str, *, by_seed: bool) -> list[float]:

@@ -297,12 +297,31 @@ def curves_of(
     return curves
 
 
+def mean_curve(title: str, values: Mapping[float, Sequence[float]], **how: Any) -> Curve:
+    """Returns the mean of the values at each ``x`` in a band from the lowest to the highest.
+
+    There is a gap where there are no values, and no band where nowhere are several.
+
+    Example:
+      >>> mean_curve("Fixup", {10: [1.0, 3.0], 34: []}).y
+      [2.0, nan]
+    """
+    means = [sum(each) / len(each) if each else math.nan for each in values.values()]
+    low, high = (
+        [end(each, default=math.nan) for each in values.values()]
+        if any(len(each) > 1 for each in values.values())
+        else ()
+        for end in (min, max)
+    )
+    return Curve(title, list(values), means, low=low, high=high, **how)
+
+
 def stage_lines(rows: Sequence[Mapping[str, Any]]) -> list[float]:
     """Where stages begin, of rows with the block ``k`` and whether it is a ``transition``."""
     return sorted({int(row["k"]) - 0.5 for row in rows if str(row["transition"]) == "True"})
 
 
 __all__ = [
-    "Curve", "Panel", "column", "curves_figure", "curves_of", "moving_average", "smoothed",
-    "stage_lines",
+    "Curve", "Panel", "column", "curves_figure", "curves_of", "mean_curve", "moving_average",
+    "smoothed", "stage_lines",
 ]  # fmt: skip

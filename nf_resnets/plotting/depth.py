@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.plotting.curves import Panel, curves_figure, mean_curve
 
 
 def depth_figure(
@@ -51,11 +50,7 @@ def depth_figure(
                     lost.append(int(row["depth"]))
                 else:
                     accuracies.append(100 * float(row["test_accuracy"]))
-        means = [sum(each) / len(each) if each else math.nan for each in values.values()]
-        low, high = ([end(each or [math.nan]) for each in values.values()] for end in (min, max))
-        curves.append(
-            Curve(name, list(values), means, marked=True, low=low, high=high, lost=sorted({*lost}))
-        )
+        curves.append(mean_curve(name, values, marked=True, lost=sorted({*lost})))
     level = (100 * chance, f"chance ({100 * chance:.0f}%)")
     panel = Panel(
         "depth (layers)", "test accuracy (%)", curves, y_limits=(0, 102), level=level, x_base=10

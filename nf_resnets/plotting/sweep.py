@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure, mean_curve
 from nf_resnets.plotting.rates import LEGEND, METRICS, rates_figure, series_title
 from nf_resnets.plotting.report import SweepResults, report
 from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, power, whole_file
@@ -166,10 +166,9 @@ def training_figure(sweep: SweepResults, path: str | os.PathLike[str]) -> str:
     for size, groups in panels.items():
         means = []
         for name, runs in groups.items():
-            points = list(zip(*(run["train_loss"] for run in runs), strict=False))
-            low, high = (list(map(end, points)) for end in (min, max))
-            mean = [sum(point) / len(point) for point in points]
-            means.append(Curve(name, runs[0]["step"][: len(points)], mean, low=low, high=high))
+            points = zip(*(run["train_loss"] for run in runs), strict=False)
+            # As far as all runs went.
+            means.append(mean_curve(name, dict(zip(runs[0]["step"], points, strict=False))))
         drawn.append(Panel("step", f"training loss, B = {size}", means, more_is_better=False))
     curves_figure(drawn, path, title="Training at the best rates", columns=min(len(drawn), 4),
                   subtitle=f"{sweep.title}: {sweep.subtitle}")  # fmt: skip

@@ -5,7 +5,6 @@ import pytest
 from benchmarks import against_batch_norm
 from benchmarks.cases import Case
 
-TINY = Case("cifar-resnet-8", batch=4, side=8)
 # With images enough for their activations to be most of the memory.
 SMALL = Case("cifar-resnet-8", batch=32, side=16)
 
@@ -23,20 +22,3 @@ def test_the_rows_compare_both_schemes_with_fixup():
     assert {row.what for row in rows} == {"cifar-resnet-8, 32 x 16x16"}
     # BatchNorm keeps the normalised activations beside the others for its backward pass.
     assert found["memory of a step, batchnorm / fixup"].ratio.value > 1
-
-
-@pytest.mark.slow
-def test_a_loss_that_is_not_finite_is_an_error(monkeypatch):
-    twins = {"fixup": TINY}
-    programs, _ = against_batch_norm.compile_in_turn(twins, 1, 1)
-    batches = against_batch_norm.cases.make_batches(TINY)
-    batches["image"][:] = float("nan")
-    monkeypatch.setattr(against_batch_norm.cases, "make_batches", lambda *_: batches)
-    with pytest.raises(RuntimeError, match="cifar-resnet-8 fixup.*expected finite ones"):
-        against_batch_norm.step_in_turn(twins, programs, 1, 1)
-
-
-def test_the_target_is_for_the_large_networks_on_a_gpu():
-    networks = {case.network for case in against_batch_norm.ON_GPU}
-    assert set(against_batch_norm.WITH_TARGET) <= networks
-    assert not set(against_batch_norm.WITH_TARGET) & {c.network for c in against_batch_norm.ON_CPU}

@@ -75,9 +75,3 @@ def test_it_overwrites_nothing(monkeypatch, tmp_path, capsys):
     assert run(tmp_path / "mine") == 2
     assert "is there already; name a new folder" in capsys.readouterr().err
     assert (tmp_path / "mine").read_text() == "text"
-
-
-def test_all_parts_are_there():
-    for name in command.PARTS:
-        module = __import__(f"benchmarks.{name}", fromlist=["measure"])
-        assert module.TITLE and module.measure
