@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import jax
-import rich.box
-import rich.console
-import rich.table
 
 from benchmarks import gpu
 from benchmarks.timing import Row
@@ -87,26 +84,16 @@ def main(settings: Settings) -> int:
             print(f"  {row.what} | {row.compared} | {row.ratio} {row.verdict}", flush=True)
             keep(out, about, rows, quick=settings.quick, seconds=seconds, skipped=skipped)
     keep(out, about, rows, quick=settings.quick, seconds=seconds, skipped=skipped)
-    rich.console.Console().print(table(rows))
-    print(f"kept in {out}")
+    print(f"\n{targets(rows)}\nkept in {out}")
     return int(any(row.held is False for row in rows))
 
 
 def keep(out: Path, about: dict[str, Any], rows: list[Row], **more: Any) -> None:
-    """Writes what was found so far; after every row, since a run may be cut."""
-    found = [{**dataclasses.asdict(row), "held": row.held} for row in rows]
-    record = {"machine": about, **more, "rows": found}
+    """Writes what there is so far; after every row, since a run may be cut."""
+    measured = [{**dataclasses.asdict(row), "held": row.held} for row in rows]
+    record = {"machine": about, **more, "rows": measured}
     (out / "bench.json").write_text(json.dumps(record, indent=1) + "\n")
     (out / "table.txt").write_text(targets(rows) + "\n")
-
-
-def table(rows: list[Row]) -> rich.table.Table:
-    found = rich.table.Table(box=rich.box.SIMPLE)
-    for title in ("part", "case", "compared", "ratio (quartiles)", "target"):
-        found.add_column(title, overflow="fold")
-    for row in rows:
-        found.add_row(row.part, row.what, row.compared, str(row.ratio), row.verdict)
-    return found
 
 
 def targets(rows: list[Row]) -> str:

@@ -38,7 +38,7 @@ from nf_resnets.sweep.transfer import exponent
 from .experiment import Experiment, Results, Row, number
 from .grid import grid
 from .main import run
-from .rates import beyond, rate_of
+from .rates import beyond, run_of
 from .table import edge_mark, text_table
 
 SCHEMES = (
@@ -76,14 +76,7 @@ def compared(rows: Iterable[Row], by: str) -> list[Any]:
     other = "width" if by == "depth" else "depth"
     least = min(int(row[other]) for row in rows)
     runs = [
-        {
-            "scheme": each["title"],
-            by: int(each[by]),
-            "peak_lr": rate_of(each),
-            "seed": each["seed"],
-            "state": each["status"],
-            METRIC: float(each[METRIC]) if each["status"] == "finished" else None,
-        }
+        {"scheme": each["title"], by: int(each[by]), **run_of(each, METRIC)}
         for each in rows
         if int(each[other]) == least
     ]

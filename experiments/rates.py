@@ -47,16 +47,13 @@ def best_rate(
     metric: str = "test_accuracy",
 ) -> Optimum:
     """The rate of the best mean test accuracy, or another metric, over the seeds of one cell."""
-    runs = [
-        {
-            "peak_lr": rate(row),
-            "seed": row["seed"],
-            "state": row["status"],
-            metric: float(row[metric]) if row["status"] == "finished" else None,
-        }
-        for row in rows
-    ]
-    return optimum(runs, metric=metric)
+    return optimum((run_of(row, metric, rate) for row in rows), metric=metric)
+
+
+def run_of(row: Row, metric: str, rate: Callable[[Row], float] = rate_of) -> Row:
+    """A row as :mod:`nf_resnets.sweep.select` reads it."""
+    value = float(row[metric]) if row["status"] == "finished" else None
+    return {"peak_lr": rate(row), "seed": row["seed"], "state": row["status"], metric: value}
 
 
 def beyond(

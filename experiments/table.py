@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nf_resnets.plotting.curves import Curve, mean_curve
-from nf_resnets.plotting.sweep import EDGE, EDGE_NOTE, PASSED, PASSED_NOTE, text_table
+from nf_resnets.plotting.sweep import EDGE, mark_notes, text_table
 
 
 def grouped(
@@ -41,9 +41,7 @@ def edge_mark(best: float, tried: Iterable[float]) -> str:
 
 def rate_table(cells: Sequence[Sequence[str]]) -> str:
     """Lays out a table of best rates, and says below it what their marks mean, if there are any."""
-    text = "".join(cell for line in cells for cell in line)
-    notes = [note for mark, note in ((EDGE, EDGE_NOTE), (PASSED, PASSED_NOTE)) if mark in text]
-    return "\n".join([text_table(cells), *notes])
+    return "\n".join([text_table(cells), *mark_notes(cell for line in cells for cell in line)])
 
 
 def accuracy_cell(

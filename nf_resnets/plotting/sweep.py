@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -214,15 +214,15 @@ def table_cells(
         if one["low"] != one["high"]:
             rate += f" ({power(one['low'])} to {power(one['high'])})"
         lines[where][column : column + 3] = [value, runs, rate]
-    notes = [
-        note
-        for note, applies in (
-            (EDGE_NOTE, lambda one: one["at_edge"]),
-            (PASSED_NOTE, lambda one: one["passed_over"]),
-        )
-        if any(map(applies, optima))
-    ]
-    return [heads, *lines.values()], notes
+    return [heads, *lines.values()], mark_notes(
+        line[at] for line in lines.values() for at in (4, 7)
+    )
+
+
+def mark_notes(cells: Iterable[str]) -> list[str]:
+    """What the marks of best rates mean, of those that stand in some cells."""
+    text = "".join(cells)
+    return [note for mark, note in ((EDGE, EDGE_NOTE), (PASSED, PASSED_NOTE)) if mark in text]
 
 
 def text_table(cells: Sequence[Sequence[str]]) -> str:
@@ -238,6 +238,5 @@ def text_table(cells: Sequence[Sequence[str]]) -> str:
 
 
 __all__ = [
-    "EDGE", "EDGE_NOTE", "PASSED", "PASSED_NOTE", "SweepResults", "sweep_figures", "table",
-    "text_table",
+    "EDGE", "PASSED", "SweepResults", "mark_notes", "sweep_figures", "table", "text_table",
 ]  # fmt: skip

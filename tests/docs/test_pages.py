@@ -74,11 +74,6 @@ def test_a_page_shows_the_numbers_of_the_files():
     assert f"\n{line}\n" in shown
 
 
-def test_results_have_every_table():
-    shown = pages.results_page(COMMITTED)
-    assert all(result.table and result.table in shown for result in COMMITTED)
-
-
 def test_every_committed_figure_is_in_the_gallery():
     shown = pages.gallery_page(COMMITTED)
     figures = sorted((ROOT / "results").rglob("*.svg"))

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments import fixup_fig4_ablation as fig4
 from experiments import imagenet, rescale_imagenet, skipinit_lr_batch
 from experiments.grid import about
 from nf_resnets import schemes, training
@@ -78,14 +77,6 @@ def test_published_numbers_beside_ours():
         [75.0, 74.9, 74.9], [74.8, 74.6, 73.0], [74.9, 74.6, 70.8], [75.6, 75.5, 72.7]
     ]  # fmt: skip
     assert rescale_imagenet.PUBLISHED == {"resnet-50": 76.57, "resnet-101": 77.55}
-
-
-def test_the_ablations_of_figure_4():
-    for name, factor in (("tenth", 0.1), ("tenfold", 10.0)):  # Fixup C.1
-        assert fig4.VARIANTS[name].init.keywords == {"scale": factor}
-    for name in ("no_bias", "tenth", "tenfold"):
-        anatomy = fig4.VARIANTS[name].anatomy
-        assert anatomy.multiplier and not anatomy.scalar_biases
 
 
 @pytest.mark.parametrize("name", published.OF_USERS)
