@@ -137,8 +137,8 @@ def compile_seconds(depth: int) -> float:
 
 def _layers(quick: bool) -> Row:
     deepest = 1000 if quick else DEEP
-    found = _fresh("layer_seconds", [SHALLOW, deepest], 64, 8, 3 if quick else 5)
-    deep, shallow = found[str(deepest)], found[str(SHALLOW)]
+    seconds = _fresh("layer_seconds", [SHALLOW, deepest], 64, 8, 3 if quick else 5)
+    deep, shallow = seconds[str(deepest)], seconds[str(SHALLOW)]
     return Row(
         "depth",
         "WRN-n-1 fixup, 64 x 8x8",
@@ -176,15 +176,15 @@ def _memory(quick: bool) -> Iterator[Row]:
             numbers={f"layers_{n}_mib": mib[n] for n in mib},
         )
     case = Case(f"wrn-{DEEP}-1", batch=64)
-    found = planned(case, remat=True)
-    share = found["all_mib"] / MEMORY_LIMIT
+    memory = planned(case, remat=True)
+    share = memory["all_mib"] / MEMORY_LIMIT
     yield Row(
         "depth",
         f"{case.title}, remat",
         "memory that a step is planned to need / 16 GiB",
         Ratio(share, share, share),
         1.0,
-        numbers=found,
+        numbers=memory,
     )
 
 
@@ -202,9 +202,9 @@ def planned(case: Case, **options: Any) -> dict[str, float]:
     # Memory is assigned before LLVM begins, whose optimisations take most of the time.
     quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     compiled = lowered_step(case, **options)[0].compile(quickly)
-    found = compiled.memory_analysis()
-    arguments, temporary = found.argument_size_in_bytes, found.temp_size_in_bytes
-    new = found.output_size_in_bytes - found.alias_size_in_bytes
+    memory = compiled.memory_analysis()
+    arguments, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+    new = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return {
         "arguments_mib": arguments / MIB,
         "temporary_mib": temporary / MIB,

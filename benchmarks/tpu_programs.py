@@ -115,9 +115,9 @@ def compiled(name: str) -> dict[str, Any]:
     chips = topology.topology_devices(program.topology)
     footprint = topology.compile_footprint(_lowered(program, chips))
     seconds, by = footprint.bound(topology.chip_of(chips[0].device_kind))
-    found = dataclasses.asdict(footprint)
-    del found["compile_seconds"], found["peak"]
-    return {**found, "least_ms": round(1e3 * seconds, 4), "bound": by}
+    needs = dataclasses.asdict(footprint)
+    del needs["compile_seconds"], needs["peak"]
+    return {**needs, "least_ms": round(1e3 * seconds, 4), "bound": by}
 
 
 def _lowered(program: Program, chips: list[Any]) -> Any:
@@ -154,8 +154,7 @@ def versions() -> dict[str, str]:
 
 def kept() -> dict[str, Any]:
     """The committed file: versions, and what each program needs."""
-    found: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
-    return found or {"versions": {}, "programs": {}}
+    return json.loads(FILE.read_text())
 
 
 def table(programs: dict[str, dict[str, Any]]) -> str:

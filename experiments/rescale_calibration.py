@@ -117,12 +117,12 @@ def make_look(model: Any, dataset: data.Dataset, size: int) -> Callable[[Any], d
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
     @quick_jit
-    def found(params: Any) -> Any:
+    def measures(params: Any) -> Any:
         last = analysis.signal(network, params, test).sum.variance[-1]
         return jax.grad(readout)(params), last, optax.global_norm(jax.grad(loss)(params))
 
     def look(params: Any) -> dict[str, float]:
-        gradients, variance, gradient = found(params)
+        gradients, variance, gradient = measures(params)
         dead, total = dead_units(gradients)
         return {"dead": dead / total, "variance": float(variance), "gradient": float(gradient)}
 

@@ -134,10 +134,10 @@ def curves_figure(
     down = -(-len(panels) // across)
     widths = [0.08 * len(label) + 0.8 for label, _ in entries]
     if len(panels) == 1:
-        size, place, beside = (5.2 + max(widths), 4.0), "outside center right", 1
+        size, place, ncols = (5.2 + max(widths), 4.0), "outside center right", 1
     else:
-        place, beside = "outside lower center", _columns(widths, 3.6 * across + 0.2)
-        below = 0.2 * -(-len(entries) // beside)
+        place, ncols = "outside lower center", _columns(widths, 3.6 * across + 0.2)
+        below = 0.2 * -(-len(entries) // ncols)
         size = (3.6 * across + 0.4, 2.9 * down + 0.1 + below)
     with saved_figure(path, size, title=title, subtitle=subtitle) as figure:
         grid = figure.subplots(down, across, squeeze=False)
@@ -152,7 +152,7 @@ def curves_figure(
         from matplotlib.lines import Line2D
 
         handles = [Line2D([], [], **look, label=label) for label, look in entries]
-        figure.legend(handles=handles, loc=place, ncols=beside, fontsize=9)
+        figure.legend(handles=handles, loc=place, ncols=ncols, fontsize=9)
 
 
 def _columns(widths: Sequence[float], room: float) -> int:
@@ -297,7 +297,7 @@ def curves_of(
     return curves
 
 
-def mean_curve(title: str, values: Mapping[float, Sequence[float]], **how: Any) -> Curve:
+def mean_curve(title: str, values: Mapping[Any, Sequence[float]], **how: Any) -> Curve:
     """Returns the mean of the values at each ``x`` in a band from the lowest to the highest.
 
     There is a gap where there are no values, and no band where nowhere are several.

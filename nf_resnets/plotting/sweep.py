@@ -78,7 +78,7 @@ def sweep_figure(sweep: SweepResults, path: Path) -> str:
         for index, title in enumerate(titles):
             # Curves stand slightly apart, so that their bars can be seen.
             apart = 2 ** (0.4 * ((index + 0.5) / len(titles) - 0.5))
-            own = [
+            points = [
                 (sizes[one["group"][field]] * apart, one)
                 for one in sorted(of_metric, key=lambda one: sizes[one["group"][field]])
                 if series_title(one["group"], field, sweep.names) == title
@@ -89,9 +89,9 @@ def sweep_figure(sweep: SweepResults, path: Path) -> str:
                 if fit["metric"] == metric
                 and series_title(fit["group"], field, sweep.names) == title
             ]
-            means.append(_best(title, own, METRICS[metric][1], ("mean", "std")))
-            rates.append(_best(title, own, 1, ("best",)))
-            edges = [(x, one["best"]) for x, one in own if one["best"] and one["at_edge"]]
+            means.append(_best(title, points, METRICS[metric][1], ("mean", "std")))
+            rates.append(_best(title, points, 1, ("best",)))
+            edges = [(x, one["best"]) for x, one in points if one["best"] and one["at_edge"]]
             rates.append(Curve(title, [x for x, _ in edges], [y for _, y in edges], style="open"))
             rates += [_fitted(title, fit, list(sizes.values())) for fit in fits]
         name, _, more_is_better = METRICS[metric]
