@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,8 +53,10 @@ def depth_figure(
                     accuracies.append(100 * float(row["test_accuracy"]))
         curves.append(mean_curve(name, values, marked=True, lost=sorted({*lost})))
     level = (100 * chance, f"chance ({100 * chance:.0f}%)")
+    heights = [y for curve in curves for y in (*curve.y, *curve.high) if math.isfinite(y)]
+    top = min(102.0, 1.15 * max([level[0], *heights]))
     panel = Panel(
-        "depth (layers)", "test accuracy (%)", curves, y_limits=(0, 102), level=level, x_base=10
+        "depth (layers)", "test accuracy (%)", curves, y_limits=(0, top), level=level, x_base=10
     )
     curves_figure([panel], path, title=title, subtitle=subtitle)
 
