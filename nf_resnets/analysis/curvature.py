@@ -27,25 +27,6 @@ class Eigenvalue(NamedTuple):
     residual: jax.Array
 
 
-def hessian_product(loss: Callable[[Any], jax.Array], params: Any, vector: Any) -> Any:
-    """``H v``, the gradient of ``<grad loss, v>``.
-
-    Both derivatives are taken backwards: the convolutions of our networks have no forward mode on a
-    CPU.
-
-    Args:
-      loss: ``loss(params) -> []``.
-      params: where the Hessian is taken, a tree of float arrays.
-      vector: ``v``, a tree like ``params``.
-
-    Example:
-      >>> found = hessian_product(lambda p: (p**3).sum(), jnp.array([1.0, 2.0]), jnp.ones(2))
-      >>> found.tolist()
-      [6.0, 12.0]
-    """
-    return jax.grad(lambda at: optax.tree.vdot(jax.grad(loss)(at), vector))(params)
-
-
 def lanczos(
     product: Callable[[jax.Array], jax.Array], size: int, *, key: jax.Array, steps: int
 ) -> Eigenvalue:
@@ -133,11 +114,16 @@ def largest_curvature(
     values, put = float_leaves(params)
     flat, unravel = jax.flatten_util.ravel_pytree(values)
 
+    def gradient(at: Any) -> Any:
+        return jax.grad(lambda leaves: loss(put(leaves)))(at)
+
     def product(vector: jax.Array) -> jax.Array:
-        found = hessian_product(lambda at: loss(put(at)), values, unravel(vector))
-        return jax.flatten_util.ravel_pytree(found)[0]
+        # Both derivatives backwards: our convolutions have no forward mode on a CPU.
+        tangent = unravel(vector)
+        image = jax.grad(lambda at: optax.tree.vdot(gradient(at), tangent))(values)
+        return jax.flatten_util.ravel_pytree(image)[0]
 
     return lanczos(product, flat.size, key=key, steps=steps)
 
 
-__all__ = ["Eigenvalue", "hessian_product", "lanczos", "largest_curvature"]
+__all__ = ["Eigenvalue", "lanczos", "largest_curvature"]

@@ -7,16 +7,10 @@ has the expected square ``|G|^2 + tr(Sigma) / B``, so that two batch sizes tell 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-
-from nf_resnets.analysis.observe import Network
-from nf_resnets.analysis.updates import loss_gradient
-from nf_resnets.init.tree import float_leaves
 
 
 class GradientNoise(NamedTuple):
@@ -58,59 +52,14 @@ def pair_estimates(
     return GradientNoise(signal, (small - large) / (1 / small_batch - 1 / large_batch))
 
 
-def gradient_noise(
-    network: Network, params: Any, images: jax.Array, labels: jax.Array, *, parts: int
-) -> GradientNoise:
-    """Measures the gradient noise of a batch that is cut into parts, at fixed parameters.
-
-    Estimates of several batches are averaged, each by itself, and then divided:
-    :func:`noise_scale`.
-
-    Args:
-      network: the network.
-      params: its parameters.
-      images: ``[B, H, W, C]``, or a dict or tuple of arrays of ``B`` examples.
-      labels: int32 ``[B]``; the loss is the mean cross-entropy.
-      parts: into how many equal parts the batch is cut, 2 or more. The estimates of more and
-        smaller parts spread less, and with as many as examples they spread least.
-
-    Returns:
-      Estimates ``[]``.
-
-    Example:
-      >>> found = gradient_noise(
-      ...     lambda params, x: x @ params, jnp.zeros((2, 2)), jnp.eye(2), jnp.arange(2), parts=2)
-      >>> float(found.signal), float(found.noise)  # two gradients of norm 1/sqrt(2), orthogonal
-      (0.0, 0.5)
-    """
-    batch = len(labels)
-    cut = jax.tree.map(
-        lambda array: array.reshape(parts, batch // parts, *array.shape[1:]),
-        (images, jnp.asarray(labels)),
-    )
-
-    def add(total: Any, part: Any) -> tuple[Any, jax.Array]:
-        gradient = loss_gradient(network, params, *part)
-        return jax.tree.map(jnp.add, total, gradient), squared_norm(gradient)
-
-    values, put = float_leaves(params)
-    nothing = put([jnp.zeros_like(value) for value in values], rest=False)
-    total, squares = lax.scan(add, nothing, cut)
-    whole = squared_norm(total) / parts**2
-    return pair_estimates(squares.mean(), whole, small_batch=batch // parts, large_batch=batch)
-
-
 def squared_norm(tree: Any) -> jax.Array:
     """The sum of all squares of a tree, float32 ``[]``."""
     leaves = jax.tree.leaves(tree)
     return sum((jnp.square(leaf.astype(jnp.float32)).sum() for leaf in leaves), jnp.float32(0))
 
 
-def noise_scale(estimates: GradientNoise | Sequence[GradientNoise]) -> float:
+def noise_scale(estimates: GradientNoise) -> float:
     """``B_noise = tr(Sigma) / |G|^2`` of estimates ``[n]``, each averaged before they are divided.
-
-    Args:
-      estimates: of several batches, as arrays or one by one.
 
     The quotient of each pair by itself would be biased, and its mean need not exist. ``B_noise``
     predicts the critical batch size, at which a run needs twice the fewest steps and twice the
@@ -126,14 +75,10 @@ def noise_scale(estimates: GradientNoise | Sequence[GradientNoise]) -> float:
       >>> noise_scale(GradientNoise(jnp.array([1.0, 3.0]), jnp.array([10.0, 14.0])))
       6.0
     """
-    if not isinstance(estimates, GradientNoise):
-        estimates = GradientNoise(*map(jnp.stack, zip(*estimates, strict=True)))
     signal, noise = (float(jnp.mean(jnp.asarray(values))) for values in estimates)
     if math.isnan(signal + noise):
         return math.nan
     return noise / signal if signal > 0 else math.inf
 
 
-__all__ = [
-    "GradientNoise", "gradient_noise", "noise_scale", "pair_estimates", "squared_norm",
-]  # fmt: skip
+__all__ = ["GradientNoise", "noise_scale", "pair_estimates", "squared_norm"]

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from nf_resnets import random
-from nf_resnets.analysis.observe import Activations, Network, observe, slopes
+from nf_resnets.analysis.observe import Activations, Network, Slopes, observe, slopes
 
 
 class Moments(NamedTuple):
@@ -52,11 +51,6 @@ class Signal(NamedTuple):
     def share(self) -> jax.Array:
         """The branch's share of the sum, ``Var branch / Var sum``, ``[L]``; 0 where both are 0."""
         return _quotient(self.branch.second, self.sum.second)
-
-    @property
-    def skip_share(self) -> jax.Array:
-        """The skip path's share of the sum, ``Var skip / Var sum``, ``[L]``."""
-        return _quotient(self.skip.second, self.sum.second)
 
 
 def signal(network: Network, params: Any, *inputs: Any, **answers: Any) -> Signal:
@@ -126,50 +120,37 @@ def eta(activations: Sequence[Activations]) -> jax.Array:
 
 
 def gradient_norms(
-    network: Network,
-    params: Any,
-    *inputs: Any,
-    labels: jax.Array | None = None,
-    key: jax.Array | None = None,
-    **answers: Any,
+    network: Network, params: Any, *inputs: Any, labels: jax.Array, **answers: Any
 ) -> jax.Array:
     r"""``||dl / dx_{k-1}||`` at every block's input, the L2 norm over the whole batch.
 
-    ``l`` is the mean cross-entropy of the labels; or, with a key, ``<u, logits> / B`` for a random
-    cotangent ``u ~ N(0, 1)``. A head of zeros, as Fixup's, lets no gradient through: see
-    :func:`nf_resnets.analysis.random_head`.
+    ``l`` is the mean cross-entropy of the labels. A head of zeros, as Fixup's, lets no gradient
+    through: see :func:`nf_resnets.analysis.random_head`.
 
     Args:
-      network: ``network(params, *inputs) -> logits``; all else is as for
-        :func:`nf_resnets.analysis.observe`.
+      network: ``network(params, *inputs) -> logits``.
       params: its parameters.
       *inputs: a batch.
       labels: int32 ``[B]``.
-      key: a JAX PRNG key; give this or the labels.
       **answers: as for :func:`nf_resnets.analysis.observe`.
 
     Returns:
       float32 ``[L]``, the blocks in order from the input.
-
-    Raises:
-      ValueError: if labels and key are both given, or neither is.
 
     Example:
       >>> network = lambda w, x: x + jnp.maximum(x @ w, 0) @ w
       >>> gradient_norms(network, jnp.eye(2), jnp.ones((1, 2)), labels=jnp.array([0])).tolist()
       [1.4142]
     """
-    if (labels is None) == (key is None):
-        given = "neither" if key is None else "both"
-        raise ValueError(f"{given} of labels= and key= found; expected one of them.")
 
     def loss(logits: jax.Array) -> jax.Array:
-        if labels is not None:
-            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-        assert key is not None
-        return (random.normal(key, logits.shape, logits.dtype) * logits).sum() / logits.shape[0]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    _, _, gradients = slopes(loss, network, params, *inputs, **answers)
+    return slope_norms(slopes(loss, network, params, *inputs, **answers)[2])
+
+
+def slope_norms(gradients: Sequence[Slopes]) -> jax.Array:
+    """The L2 norm of the gradient at every block's input, float32 ``[L]``."""
     return jnp.stack([jnp.linalg.norm(g.input.astype(jnp.float32).ravel()) for g in gradients])
 
 
@@ -178,4 +159,6 @@ def _quotient(part: jax.Array, whole: jax.Array) -> jax.Array:
     return jnp.where(whole == 0, 0.0, part / jnp.where(whole == 0, 1.0, whole))
 
 
-__all__ = ["Moments", "Signal", "eta", "gradient_norms", "moments", "signal", "signal_of"]
+__all__ = [
+    "Moments", "Signal", "eta", "gradient_norms", "moments", "signal", "signal_of", "slope_norms",
+]  # fmt: skip

@@ -18,9 +18,6 @@ from nf_resnets.models.vgg import CONFIGURATIONS, VGG
 NUMBER = "([1-9][0-9]{0,5})"
 """In a name: without zeros before it and in ASCII, so that a network has one name."""
 
-MOST_PARAMETERS = 2**34
-"""Parameters of a network; beyond the memory of a device XLA can end the process."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
@@ -64,12 +61,7 @@ class Architecture:
 
 
 def find(name: str) -> Architecture:
-    """The architecture of the network that has a name; refuses other names.
-
-    Example:
-      >>> find("wrn-28-10").family, find("transformer-6").inputs
-      ('pre_activation', 'tokens')
-    """
+    """The architecture of the network that has a name; refuses other names."""
     return _parsed(name)[0]
 
 
@@ -97,11 +89,7 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
 
 
 def architecture_of(model: Any) -> Architecture:
-    """An architecture whose networks have a model's class and, of a ResNet, its version.
-
-    Raises:
-      ValueError: if the model is no network of this library.
-    """
+    """An architecture whose networks have a model's class and, of a ResNet, its version."""
     for architecture in ARCHITECTURES.values():
         given = getattr(architecture.build, "keywords", {}).get("version")
         if type(model) is architecture.network and given in (None, getattr(model, "version", None)):

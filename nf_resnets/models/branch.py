@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -13,8 +14,8 @@ from jax.scipy.special import erf
 
 from nf_resnets import random
 from nf_resnets.models.blocks import divided, scaled_branch
-from nf_resnets.models.dtypes import added, kept_small
-from nf_resnets.models.layers import relu
+from nf_resnets.models.dtypes import kept_small
+from nf_resnets.models.layers import Dense, relu
 from nf_resnets.models.parts import shifted, times
 from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
 
@@ -66,23 +67,10 @@ def xavier_uniform(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
     return random.uniform(key, shape, jnp.float32, (6 / sum(shape)) ** 0.5)
 
 
-class Linear(nn.Module):
-    """A linear layer on the last axis, ``[D_in, D_out]``."""
-
-    features: int
-    draw: Any = xavier_uniform
-    use_bias: bool = False
-    dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """``[B, T, D_in]`` to ``[B, T, features]``."""
-        kernel = self.param("kernel", self.draw, (x.shape[-1], self.features))
-        y = x.astype(self.dtype) @ kernel.astype(self.dtype)
-        if self.use_bias:
-            bias = self.param("bias", nn.initializers.zeros, (self.features,))
-            y = added(y, bias.reshape(1, 1, -1))
-        return y
+def linear_of(module: Any) -> Callable[..., Dense]:
+    """The linear layers of a branch: ``linear_of(module)(features, name=)``."""
+    biases = module.anatomy.conv_biases
+    return partial(Dense, draw=xavier_uniform, use_bias=biases, dtype=module.dtype)
 
 
 def norm_stands(anatomy: Anatomy, place: Literal["pre", "post"]) -> bool:
@@ -165,19 +153,14 @@ class Attention(nn.Module):
         position: jax.Array | None = None,
         train: bool = False,
     ) -> jax.Array:
-        """The sum of skip and branch, of the shape of ``x``.
+        """The sum of skip and branch, ``[B, T, D]`` to the same shape.
 
-        Args:
-          x: ``[B, T, D]``.
-          mask: bool ``[B or 1, 1, T or 1, S]``, whether a position of the keys may be attended to.
-          constants: those of this branch.
-          memory: the encoder's output ``[B, S, D]`` in cross-attention; else ``S = T``.
-          position: int32 [], where the one token of ``x`` (``T = 1``) stands in a sequence of
-            which the ``CACHE`` holds the keys and values before it; ``S`` is then the longest that
-            the sequence may become. None for whole sequences.
-          train: whether there is dropout.
+        The ``mask``, bool ``[B or 1, 1, T or 1, S]``, says which positions may be attended to:
+        those of the encoder's output ``memory [B, S, D]`` in cross-attention, else of ``x``. The
+        ``position``, int32 [], is where the one token of ``x`` stands in a sequence of at most
+        ``S`` tokens, of which the ``CACHE`` holds the keys and values so far.
         """
-        linear = partial(Linear, x.shape[-1], use_bias=self.anatomy.conv_biases, dtype=self.dtype)
+        linear = partial(linear_of(self), x.shape[-1])
         h = shift(self, self.anatomy, begin(self, x, constants), "bias_in")
         query = self._heads(linear(name="query")(h))
         if position is None or (memory is not None and not self.has_variable(CACHE, "keys")):
@@ -209,16 +192,9 @@ class Attention(nn.Module):
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
-    r"""``softmax(q k^T / sqrt(d)) v`` for every head, Vaswani et al.'s equation 1.
+    r"""``softmax(q k^T / sqrt(d)) v [B, T, heads, d]``, Vaswani et al.'s equation 1.
 
-    Args:
-      query: ``[B, T, heads, d]``.
-      key: ``[B, S, heads, d]``.
-      value: ``[B, S, heads, d]``.
-      mask: bool ``[B or 1, 1, T or 1, S]``. A row without any True attends to all alike.
-
-    Returns:
-      ``[B, T, heads, d]``.
+    Key and value are ``[B, S, heads, d]``; a row of the mask without any True attends to all alike.
 
     Example:
       >>> ones = jnp.ones((1, 2, 1, 4))
@@ -255,7 +231,7 @@ class FeedForward(nn.Module):
         self, x: jax.Array, constants: BranchConstants, *, train: bool = False
     ) -> jax.Array:
         """The sum of skip and branch, ``[B, T, D]`` to the same shape."""
-        linear = partial(Linear, use_bias=self.anatomy.conv_biases, dtype=self.dtype)
+        linear = linear_of(self)
         h = shift(self, self.anatomy, begin(self, x, constants), "bias_1")
         h = linear(self.d_ff, name="linear_1")(h)
         h = relu(shift(self, self.anatomy, h, "bias_relu"))
@@ -264,6 +240,6 @@ class FeedForward(nn.Module):
 
 
 __all__ = [
-    "CACHE", "START", "Attention", "DynamicTanh", "FeedForward", "Linear", "attend", "norm_stands",
+    "CACHE", "START", "Attention", "DynamicTanh", "FeedForward", "attend", "norm_stands",
     "normalized", "shift", "xavier_uniform",
 ]  # fmt: skip

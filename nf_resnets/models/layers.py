@@ -171,15 +171,9 @@ def dropout(
 ) -> jax.Array:
     """Sets each number to 0 with probability ``rate`` and divides the others by ``1 - rate``.
 
-    Args:
-      x: ``[B, C]`` or ``[B, H, W, C]``.
-      keys: PRNG keys ``[B]``, one for each example, so that what is dropped does not depend on the
-        number of devices.
-      rate: in ``[0, 1)``.
-      whole_channels: whether one draw decides for all positions of a channel.
-
-    Raises:
-      ValueError: if ``keys`` is None, or ``rate`` is out of its range.
+    The PRNG ``keys [B]`` are one for each example of ``x [B, ..., C]``, so that what is dropped
+    does not depend on the number of devices. With ``whole_channels`` one draw decides for all
+    positions of a channel.
 
     Source: Srivastava et al., JMLR 2014; of whole channels: Tompson et al., *Efficient Object
     Localization Using Convolutional Networks*, CVPR 2015, section 3.2.
@@ -285,7 +279,7 @@ class GroupNorm(nn.Module):
 
 
 class Dense(nn.Module):
-    """A fully connected layer: ``[B, D_in]`` to ``[B, features]``.
+    """A linear layer on the last axis, ``[..., D_in]`` to ``[..., features]``.
 
     Attributes:
       features: ``D_out``; the kernel is ``[D_in, D_out]``.
@@ -306,7 +300,7 @@ class Dense(nn.Module):
         y = x.astype(self.dtype) @ kernel.astype(self.dtype)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
-            y = added(y, bias.reshape(1, -1))
+            y = added(y, bias.reshape((1,) * (y.ndim - 1) + (-1,)))
         return y
 
 

@@ -39,11 +39,7 @@ NO_NOISE = BranchNoise()
 
 
 def branch_noise(network: Any, keys: jax.Array | None, num_blocks: int) -> BranchNoise:
-    """What the ``L`` branches of a network draw in a training step, from the images' keys ``[B]``.
-
-    Raises:
-      ValueError: if ``keys`` is None and something is to be drawn.
-    """
+    """What the ``L`` branches of a network draw in a training step, from the images' keys ``[B]``."""
     if network.survival == 1 and not network.conv_dropout:
         return NO_NOISE
     if keys is None:
@@ -55,12 +51,7 @@ def branch_noise(network: Any, keys: jax.Array | None, num_blocks: int) -> Branc
 
 
 def linear_decay(last: float, num_blocks: int) -> np.ndarray:
-    """The probabilities that the branches survive, ``p_l = 1 - (l / L) (1 - p_L)``, equation 4.
-
-    Example:
-      >>> linear_decay(0.5, 4).tolist()
-      [0.875, 0.75, 0.625, 0.5]
-    """
+    """The probabilities that the branches survive, ``p_l = 1 - (l / L) (1 - p_L)``, equation 4."""
     return (1 - np.arange(1, num_blocks + 1) / num_blocks * (1 - last)).astype(np.float32)
 
 
@@ -75,8 +66,8 @@ def surviving(branch: jax.Array, noise: BranchNoise) -> jax.Array:
     """
     if noise.survival is None:
         return branch
-    own = jax.vmap(jax.random.fold_in, (0, None))(noise.keys, _SURVIVAL)
-    there = jax.vmap(lambda key: jax.random.uniform(key) < noise.survival)(own)
+    keys = jax.vmap(jax.random.fold_in, (0, None))(noise.keys, _SURVIVAL)
+    there = jax.vmap(lambda key: jax.random.uniform(key) < noise.survival)(keys)
     survival = noise.survival.astype(branch.dtype)
     return jnp.where(there[:, None, None, None], branch / survival, 0)
 
@@ -85,8 +76,8 @@ def dropped(h: jax.Array, noise: BranchNoise, rate: float, layer: int) -> jax.Ar
     """Dropout of whole channels of ``[B, H, W, C]`` after the branch's convolution of a number."""
     if not rate or noise.keys is None:
         return h
-    own = jax.vmap(jax.random.fold_in, (0, None))(noise.keys, layer)
-    return dropout(h, own, rate, whole_channels=True)
+    keys = jax.vmap(jax.random.fold_in, (0, None))(noise.keys, layer)
+    return dropout(h, keys, rate, whole_channels=True)
 
 
 __all__ = ["NO_NOISE", "BranchNoise", "branch_noise", "dropped", "linear_decay", "surviving"]

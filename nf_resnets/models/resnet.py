@@ -35,6 +35,16 @@ EXPANSION = 4
 """Channels of a bottleneck's output over those inside its branch."""
 
 
+def num_branches(network: Any) -> int:
+    """``L``, the number of residual branches; 0 where the scheme leaves them out."""
+    return sum(network.sizes) if schemes.get(network.scheme).anatomy.branches else 0
+
+
+def branch_dropout(network: Any) -> tuple[float, ...]:
+    """The rate of dropout in each branch, as :func:`nf_resnets.init.rescalenet` takes it."""
+    return dropout_rates(network.conv_dropout, network.sizes)
+
+
 class CifarResNet(nn.Module):
     r"""The residual network of He et al. for CIFAR: ``6n + 2`` layers in three stages.
 
@@ -99,15 +109,8 @@ class CifarResNet(nn.Module):
         """The number of blocks of each stage."""
         return ((self.depth - 2) // 6,) * 3
 
-    @property
-    def num_branches(self) -> int:
-        """``L``, the number of residual branches."""
-        return num_branches(self)
-
-    @property
-    def branch_dropout(self) -> tuple[float, ...]:
-        """The rate of dropout in each branch, as :func:`nf_resnets.init.rescalenet` takes it."""
-        return dropout_rates(self.conv_dropout, self.sizes)
+    num_branches = property(num_branches)
+    branch_dropout = property(branch_dropout)
 
     @nn.compact
     def __call__(
@@ -179,15 +182,8 @@ class WideResNet(nn.Module):
         """The number of blocks of each stage."""
         return ((self.depth - 4) // 6,) * 3
 
-    @property
-    def num_branches(self) -> int:
-        """``L``, the number of residual branches."""
-        return num_branches(self)
-
-    @property
-    def branch_dropout(self) -> tuple[float, ...]:
-        """The rate of dropout in each branch, as :func:`nf_resnets.init.rescalenet` takes it."""
-        return dropout_rates(self.conv_dropout, self.sizes)
+    num_branches = property(num_branches)
+    branch_dropout = property(branch_dropout)
 
     @nn.compact
     def __call__(
@@ -279,15 +275,8 @@ class ResNet(nn.Module):
         """The number of blocks of each stage."""
         return SIZES[self.depth]
 
-    @property
-    def num_branches(self) -> int:
-        """``L``, the number of residual branches."""
-        return num_branches(self)
-
-    @property
-    def branch_dropout(self) -> tuple[float, ...]:
-        """The rate of dropout in each branch, as :func:`nf_resnets.init.rescalenet` takes it."""
-        return dropout_rates(self.conv_dropout, self.sizes)
+    num_branches = property(num_branches)
+    branch_dropout = property(branch_dropout)
 
     @nn.compact
     def __call__(
@@ -315,22 +304,10 @@ class ResNet(nn.Module):
         return head(self, x, layers, keys)
 
 
-def num_branches(network: Any) -> int:
-    """``L`` of a residual network, 0 where the scheme leaves the branches out."""
-    return sum(network.sizes) if schemes.get(network.scheme).anatomy.branches else 0
-
-
 def head(network: Any, x: jax.Array, layers: Layers, keys: jax.Array | None) -> jax.Array:
-    """Bias, mean over the image, a ReLU's gain, dropout, classification layer.
+    """The last feature map ``[B, H, W, C]`` to float32 logits ``[B, num_classes]``.
 
-    Args:
-      network: the network it is part of; its ``num_classes`` and ``dropout`` are used.
-      x: the last feature map, ``[B, H, W, C]``.
-      layers: the network's layers.
-      keys: PRNG keys ``[B]``; needed for dropout only.
-
-    Returns:
-      Logits ``[B, num_classes]``, float32.
+    Bias, mean over the image, a ReLU's gain, dropout by the ``keys [B]``, classification layer.
     """
     anatomy = layers.anatomy
     if anatomy.channel_biases:

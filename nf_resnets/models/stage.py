@@ -173,20 +173,11 @@ def stages(
     strides: tuple[int, ...],
     keys: jax.Array | None = None,
 ) -> jax.Array:
-    """The middle of a network: its stages ``stage_1``, ``stage_2``, ... one after another.
+    """The stages ``stage_1``, ``stage_2``, ... of a network, one after another.
 
-    Args:
-      network: the network they are part of; its ``sizes`` (the number of blocks of each stage),
-        ``bn_groups``, ``dtype``, ``unroll``, ``remat``, ``survival`` and ``conv_dropout`` are used.
-      block: the class of its blocks.
-      x: ``[B, H, W, C]``.
-      layers: the network's layers.
-      widths: the channels of each stage's output.
-      strides: of each stage's first block.
-      keys: PRNG keys of the images, ``[B]``; needed for stochastic depth and dropout only.
-
-    Returns:
-      The last stage's output, ``[B, H', W', widths[-1]]``.
+    ``network.sizes`` are their numbers of blocks, ``widths`` the channels of their outputs, and
+    ``strides`` those of their first blocks. The PRNG ``keys [B]`` of the images ``x [B, H, W, C]``
+    are needed for stochastic depth and dropout only.
     """
     anatomy, train, sizes = layers.anatomy, layers.train, network.sizes
     rates = dropout_rates(network.conv_dropout, sizes)
@@ -215,27 +206,16 @@ def stages(
 def transitions_of(
     sizes: tuple[int, ...], widths: tuple[int, ...], strides: tuple[int, ...], *, before: int
 ) -> tuple[bool, ...]:
-    """For each block, whether it changes the shape; ``before`` are the channels of the stem.
-
-    Example:
-      >>> transitions_of((1, 2), (16, 32), (1, 2), before=16)
-      (False, True, False)
-    """
-    found: list[bool] = []
-    for size, width, stride, own in zip(sizes, widths, strides, (before, *widths), strict=False):
-        found += [stride > 1 or width != own] + [False] * (size - 1)
-    return tuple(found)
+    """For each block, whether it changes the shape; ``before`` are the channels of the stem."""
+    transitions: list[bool] = []
+    inputs = (before, *widths)
+    for size, width, stride, channels in zip(sizes, widths, strides, inputs, strict=False):
+        transitions += [stride > 1 or width != channels] + [False] * (size - 1)
+    return tuple(transitions)
 
 
 def dropout_rates(rate: float, sizes: tuple[int, ...]) -> tuple[float, ...]:
-    """The rate of dropout in each branch: 0 but in the last two stages, as in RescaleNet.
-
-    ``sizes`` are the numbers of blocks of the stages.
-
-    Example:
-      >>> dropout_rates(0.03, (1, 2, 1))
-      (0.0, 0.03, 0.03, 0.03)
-    """
+    """The rate of dropout in each branch: 0 but in the last two stages, as in RescaleNet."""
     without = sum(sizes[:-2])
     return (0.0,) * without + (rate,) * (sum(sizes) - without)
 

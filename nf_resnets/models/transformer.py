@@ -15,12 +15,11 @@ from nf_resnets.models.branch import (
     CACHE,
     Attention,
     FeedForward,
-    Linear,
     norm_stands,
     normalized,
     shift,
 )
-from nf_resnets.models.layers import lecun_fan_in
+from nf_resnets.models.layers import Dense, lecun_fan_in
 from nf_resnets.parametrization import STANDARD
 from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
 
@@ -115,19 +114,15 @@ class Layer(nn.Module):
         The ``constants`` are those of its branches, ``[2]`` or ``[3]`` each; ``memory`` and
         ``memory_mask`` are needed if ``cross``.
         """
-        shared: dict[str, Any] = {
-            "anatomy": self.anatomy,
-            "dropout": self.dropout,
-            "dtype": self.dtype,
-        }
+        shared = self.anatomy, self.dropout, self.dtype
         options: dict[str, Any] = {"position": position, "train": train}
-        attention = Attention(self.num_heads, name="attention", **shared)
+        attention = Attention(self.num_heads, *shared, name="attention")
         x = attention(x, mask, constants.part(0), **options)
         if self.cross:
             assert memory is not None and memory_mask is not None
-            cross_attention = Attention(self.num_heads, name="cross_attention", **shared)
+            cross_attention = Attention(self.num_heads, *shared, name="cross_attention")
             x = cross_attention(x, memory_mask, constants.part(1), memory, **options)
-        feed_forward = FeedForward(self.d_ff, name="feed_forward", **shared)
+        feed_forward = FeedForward(self.d_ff, *shared, name="feed_forward")
         return feed_forward(x, constants.part(-1), train=train)
 
 
@@ -167,7 +162,7 @@ class Stack(nn.Module):
         """
         options: dict[str, Any] = {"position": position, "train": train}
         scanned = nn.scan(
-            lambda layer, carry, own: (layer(carry, mask, own, *memory, **options), None),
+            lambda layer, x, constants: (layer(x, mask, constants, *memory, **options), None),
             variable_axes={"params": 0, CACHE: 0},
             split_rngs={"params": True, "dropout": True},
             length=self.num_layers,
@@ -308,22 +303,16 @@ class Transformer(nn.Module):
             self.encoder_embedding = table(self.source_vocab_size or self.vocab_size)
             self.decoder_embedding = table(self.vocab_size)
         if self.shared == "none":
-            self.head = Linear(self.vocab_size, lecun_fan_in)
+            self.head = Dense(self.vocab_size, lecun_fan_in, use_bias=False)
         self.embedding_dropout = nn.Dropout(self.dropout)
 
         self.anatomy = schemes.get(self.scheme).anatomy
         layer = partial(
-            Layer,
-            num_heads=self.num_heads,
-            d_ff=self.d_ff,
-            anatomy=self.anatomy,
-            dropout=self.dropout,
-            dtype=self.dtype,
+            Layer, self.num_heads, self.d_ff, self.anatomy, dropout=self.dropout, dtype=self.dtype
         )
-        stack = partial(Stack, unroll=self.unroll)
         encoder, decoder = self.depths
-        self.encoder = stack(layer, encoder, bias="bias_memory")
-        self.decoder = stack(partial(layer, cross=True), decoder, bias="bias_head")
+        self.encoder = Stack(layer, encoder, self.unroll, bias="bias_memory")
+        self.decoder = Stack(partial(layer, cross=True), decoder, self.unroll, bias="bias_head")
 
     def __call__(self, source: jax.Array, target: jax.Array, train: bool = False) -> jax.Array:
         """Logits of each next token, ``[B, T, vocab_size]``.

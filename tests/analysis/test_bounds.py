@@ -183,7 +183,7 @@ def test_in_the_maximum_norm_theorem_1_is_false():
     assert np.abs(gradient).max() * np.abs(x).max() == pytest.approx(excess / 4, rel=1e-5)
 
 
-def test_a_network_that_normalises_is_refused_whoever_wrote_it():
+def test_a_network_that_normalises_is_refused():
     def network(params, x):
         for up, down in params:
             h = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True))
@@ -195,11 +195,6 @@ def test_a_network_that_normalises_is_refused_whoever_wrote_it():
     role_map = roles.read(network, blocks, x)
     with pytest.raises(ValueError, match="positively homogeneous, without normalisation"):
         bounds.block_bounds(network, blocks, x, y, rules=role_map)
-    images, labels = digits(BATCH)
-    model = models.WideResNet(depth=10, stem_channels=4, scheme="groupnorm")
-    params = undrawn(model)
-    with pytest.raises(ValueError, match="positively homogeneous, without normalisation"):
-        bounds.block_bounds(forward(model), params, images, labels)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])

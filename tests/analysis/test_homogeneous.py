@@ -9,11 +9,10 @@ import pytest
 from flax import linen as nn
 
 from nf_resnets import init, models
-from nf_resnets.analysis.bounds import homogeneous_sets, refuse_inhomogeneous
-from nf_resnets.roles import Rules, assign
+from nf_resnets.analysis.bounds import homogeneous_sets
+from nf_resnets.roles import assign
 from tests.analysis.batch import undrawn
 from tests.models.trees import quick_jit
-from tests.trees.network import by_path, replaced
 
 IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((3, 8, 8, 1)), jnp.float32)
 
@@ -97,26 +96,3 @@ def test_other_sets_do_not_scale_the_logits():
     both = sets[" + ".join(TRANSITIONS[0])]
     for members in ((both[0],), (both[1],), sets["stem/kernel"] + both):
         assert np.abs(logits(doubled(params, members)) - expected).max() > 1e-2
-
-
-def test_each_layer_of_a_deep_stem_is_a_set_of_its_own():
-    tree = {f"stem_{n}": jnp.ones((3, 3, 4, 4)) for n in (1, 2)}
-    assert list(homogeneous_sets(assign(tree, Rules(stem="stem")))) == ["stem_1", "stem_2"]
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("head/bias", "'head/bias' is a bias that is not 0"),
-        ("bias_head", "'bias_head' is a bias that is not 0"),
-        ("stage_2/first/bias_3", "'stage_2/first/bias_3' is a bias that is not 0"),
-    ],
-)
-def test_biases_that_are_not_zero_are_refused(path, message):
-    params, _ = network("wide")
-    refuse_inhomogeneous(params, assign(params))
-    shifted = replaced(params, {path: by_path(params)[path] + 0.1})
-    with pytest.raises(ValueError, match=message):
-        refuse_inhomogeneous(shifted, assign(shifted))
-    # Traced values cannot be looked at, so that the analyses can be compiled.
-    jax.jit(lambda p: refuse_inhomogeneous(p, assign(p)))(shifted)

@@ -9,7 +9,6 @@ import pytest
 from experiments.untrained import forward
 from nf_resnets import analysis, roles, schemes
 from nf_resnets.analysis.closed_form import propagate
-from nf_resnets.analysis.updates import first_order_update
 from nf_resnets.init.transformers import alpha_beta, omega
 from tests.init.test_deepnorm import DECODER, DEPTH, ENCODER, network
 from tests.models.trees import quick_jit
@@ -57,29 +56,3 @@ def test_feed_forward_branches_have_their_share(name):
         # Two layers of 128 and 256 units: a branch's moment is off by about sqrt(2 / 128), 12%;
         # seen: 10%. Without the root in omega it would be off by a factor of 2.
         assert second / sums == pytest.approx(form.share[0], rel=0.3)
-
-
-@pytest.mark.slow
-def test_deepnorms_first_update_grows_far_less_with_depth():
-    """The change of logits to first order, of one draw: 2.6, 5.8, 17-fold from 2 to 18 layers."""
-    tokens = tuple(np.random.default_rng(0).integers(1, 20, (2, 4, 6)))
-    labels = np.random.default_rng(1).integers(1, 20, (4, 6))
-    grown = {}
-    for name in ("deepnorm", "admin", "layernorm_post"):
-        sizes = []
-        for layers in (2, 18):
-            model, shapes = network(name, layers, layers, d_model=32, d_ff=64)
-            params = jax.tree_util.tree_map_with_path(
-                lambda path, leaf: np.full(leaf.shape, path[-1].key == "scale", "f4"), shapes
-            )
-            params = schemes.get(name).init(params, 5 * layers, key=jax.random.key(1))
-
-            def update(params, model=model):
-                def logits_fn(params, tokens):
-                    return model.apply({"params": params}, *tokens)
-
-                return first_order_update(logits_fn, params, tokens, labels)
-
-            sizes.append(float(np.linalg.norm(quick_jit(update)(params))))
-        grown[name] = sizes[1] / sizes[0]
-    assert grown["deepnorm"] < 4 < grown["admin"] < 9 < grown["layernorm_post"]

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from flax import nnx
 
 from experiments.untrained import forward
 from nf_resnets import analysis, models, roles, schemes
@@ -79,32 +78,8 @@ def plain():
     return network, {"blocks": layers, "head": head}, layers, head
 
 
-class NNX(nnx.Module):
-    def __init__(self):
-        rngs = nnx.Rngs(0)
-        self.up = nnx.List([nnx.Linear(4, 5, rngs=rngs) for _ in range(3)])
-        self.down = nnx.List([nnx.Linear(5, 4, rngs=rngs) for _ in range(3)])
-        self.head = nnx.Linear(4, 2, rngs=rngs)
-
-    def __call__(self, x):
-        for up, down in zip(self.up, self.down, strict=True):
-            x = x + down(nnx.relu(up(x)))
-        return self.head(x)
-
-
-def of_nnx():
-    model = NNX()
-    graph, params = nnx.split(model)
-    layers = [
-        tuple(of[...] for of in (up.kernel, up.bias, down.kernel, down.bias))
-        for up, down in zip(model.up, model.down, strict=True)
-    ]
-    head = {"kernel": model.head.kernel[...], "bias": model.head.bias[...]}
-    return lambda params, x: nnx.merge(graph, params)(x), params, layers, head
-
-
 STRANGERS = {
-    "plain": plain, "nnx": of_nnx, "scan": linen,
+    "plain": plain, "scan": linen,
     "remat": functools.partial(linen, remat=True),
     "reverse": functools.partial(linen, reverse=True),
 }  # fmt: skip

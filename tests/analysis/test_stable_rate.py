@@ -73,17 +73,6 @@ def test_the_descent_is_heavy_ball():
     np.testing.assert_allclose(losses, expected, rtol=1e-5)  # float32 over a dozen steps
 
 
-def test_minibatches_are_chosen_by_the_step():
-    # Even steps see curvature 1, odd ones 3: two steps multiply by (1 - eta) (1 - 3 eta), which is
-    # -1/3 at its lowest and 1 again at eta = 4/3; full batches of curvature 2 would end at 1.
-    def loss(params, step):
-        return 0.5 * jnp.where(step % 2 == 0, 1.0, 3.0) * params**2
-
-    run = jax.jit(lambda rate: stable_rate.descend(loss, jnp.ones(()), rate, steps=400)[::2])
-    result = stable_rate.largest_stable_rate(run, 0.01, 10.0, resolution=1e-4)
-    assert result.stable == pytest.approx(4 / 3, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("losses", "stable"),
     [

@@ -27,46 +27,19 @@ def test_eta_is_the_equation(skip, branch, percent, mean):
     assert etas.tolist() == pytest.approx([percent], rel=1e-5, abs=1e-5)
 
 
-def numbered(tree):
-    """Multipliers 1, 2, ... in the order of the blocks of a tree of this library."""
-    k = 0
-    for stage in ("stage_1", "stage_2", "stage_3"):
-        for part in ("first", "rest"):
-            old = tree[stage][part]["multiplier"]
-            count = old.size
-            tree[stage][part]["multiplier"] = k + 1.0 + np.arange(count).reshape(old.shape)
-            k += count
-    return tree
-
-
-def test_multipliers_of_a_scanned_tree_are_in_the_order_of_the_branches():
-    model = models.WideResNet(depth=22, stem_channels=2)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4, 4, 3)))["params"]
-    params = numbered(jax.tree.map(lambda s: np.ones(s.shape, np.float32), shapes))
-    assert analysis.multipliers(params).tolist() == list(range(1, 10))
-
-
-def test_branches_without_a_scalar_have_none():
-    conv = np.ones((3, 3, 2, 2), np.float32)
-    tree = {f"block_{k}": {"conv_1": conv, "conv_2": conv} for k in (1, 2, 10)}
-    tree["block_10"]["alpha"] = np.array(0.25, np.float32)
-    rules = roles.Rules(branch=r"block_(\d+)/conv_(\d+)", alpha="alpha")
-    found = analysis.multipliers(tree, rules=rules)
-    assert np.isnan(found[:2]).all() and found[2] == 0.25
-
-
-def test_two_scalars_of_a_branch_are_multiplied():
+def test_multipliers_are_in_the_order_of_the_branches():
+    """Of stacked blocks, of a branch with two, which are multiplied, and of one without."""
     block = {"fc_1": np.ones((2, 2)), "alpha": np.array([0.5]), "gain": np.array([3.0])}
-    rules = roles.Rules(branch=r"block_(\d)/fc_(\d)", alpha="alpha", multiplier="gain")
-    assert analysis.multipliers({"block_1": block}, rules=rules).tolist() == [1.5]
-
-
-def test_a_scalar_between_two_branches_is_refused():
-    conv = np.ones((3, 3, 2, 2), np.float32)
-    tree = {"block_1": {"conv_1": conv}, "block_2": {"conv_1": conv}, "alpha": np.ones(())}
-    rules = roles.Rules(branch=r"block_(\d+)/conv_(\d+)", alpha="alpha")
-    with pytest.raises(ValueError, match="'alpha' .*alpha. stands beside the branches"):
-        analysis.multipliers(tree, rules=rules)
+    tree = {"block_1": block, "block_10": {"fc_1": np.ones((2, 2))}}
+    rules = roles.Rules(branch=r"block_(\d+)/fc_(\d)", alpha="alpha", multiplier="gain")
+    np.testing.assert_array_equal(analysis.multipliers(tree, rules=rules), [1.5, np.nan])
+    model = models.WideResNet(depth=16, stem_channels=2)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4, 4, 3)))["params"]
+    params = jax.tree.map(lambda s: np.ones(s.shape, np.float32), shapes)
+    for k, stage in enumerate(("stage_1", "stage_2", "stage_3")):
+        params[stage]["first"]["multiplier"][...] = 2 * k + 1
+        params[stage]["rest"]["multiplier"][...] = 2 * k + 2
+    assert analysis.multipliers(params).tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_weight_norms_are_those_of_each_layer():

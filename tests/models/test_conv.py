@@ -94,25 +94,6 @@ def test_forms_agree_with_sums_in_numpy(form, size, stride):
         assert_close(found, expected, FLOAT32)
 
 
-@pytest.mark.slow
-def test_random_shapes(form):
-    """As large as in networks, odd, and of one image, against the plain form's own derivatives."""
-    rng, sides = np.random.default_rng(6), (1, 2, 5, 8, 15, 16)
-    for _ in range(6):
-        batch, height, width = (int(rng.choice(each)) for each in ((1, 2, 17, 37), sides, sides))
-        c_in, c_out = (int(rng.choice((1, 3, 8, 16, 24, 33))) for _ in range(2))
-        size, stride = int(rng.choice((3, 5))), int(rng.choice((1, 2)))
-        x = rng.standard_normal((batch, height, width, c_in), dtype=np.float32)
-        kernel = rng.standard_normal((size, size, c_in, c_out), dtype=np.float32)
-        out = -(-height // stride), -(-width // stride)
-        cotangent = rng.standard_normal((batch, *out, c_out), dtype=np.float32)
-        found, expected = (
-            quick_jit(lambda *given, f=f, s=stride: pull_back(*given, s, f))(x, kernel, cotangent)
-            for f in (conv, plain)
-        )
-        assert_close(found, expected, FLOAT32)
-
-
 @pytest.mark.parametrize(("side", "size", "stride"), [(5, 3, 2), (2, 3, 1), (5, 1, 2)])
 def test_bfloat16(side, size, stride):
     rng = np.random.default_rng(0)

@@ -22,16 +22,6 @@ ANATOMY = dataclasses.replace(schemes.get("skipinit").anatomy, conv_biases=False
 NARROW = schemes.Scheme("narrow", "narrow", lambda params, depth: params, ANATOMY, "none")
 
 
-def test_a_branch_is_there_with_its_probability_and_divided_by_it():
-    keys = jax.random.split(jax.random.key(3), 20_000)
-    noise = BranchNoise(keys, np.float32(0.7))
-    found = np.asarray(quick_jit(surviving)(jnp.ones((20_000, 1, 1, 2)), noise))
-    np.testing.assert_array_equal(found[..., 0], found[..., 1])
-    assert set(np.unique(found)) == {0, np.float32(1 / np.float32(0.7))}
-    # A standard error of 0.0032; four of them.
-    assert np.mean(found != 0) == pytest.approx(0.7, abs=0.013)
-
-
 def test_dropout_in_two_dimensions_takes_whole_channels():
     keys = jax.random.split(jax.random.key(0), 400)
     found = np.asarray(dropout(jnp.ones((400, 3, 5, 20)), keys, 0.3, whole_channels=True))
@@ -98,16 +88,6 @@ def test_recomputed_blocks_draw_the_same():
     found, expected = gradient(model.clone(remat=True)), gradient(model)
     # Sums in another order; another draw would differ in the first digit.
     small.assert_close(small.host(found), small.host(expected), rtol=1e-3, atol=1e-4)
-
-
-def test_every_image_and_branch_draws_by_itself():
-    model = WideResNet(depth=16, scheme=NARROW, stem_channels=4, survival=0.5)
-    params = small.he_variables(model)["params"]
-    same = jnp.broadcast_to(IMAGES[:1], (32, 8, 8, 1))
-    keys = jax.random.split(jax.random.key(2), 32)
-    logits = quick_jit(lambda: model.apply({"params": params}, same, train=True, keys=keys))()
-    # Six branches that are there or not: of 32 images many have another set than the others.
-    assert len({row.tobytes() for row in np.round(np.asarray(logits), 4)}) > 8
 
 
 @pytest.mark.every(4)

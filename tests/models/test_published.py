@@ -1,4 +1,4 @@
-"""The networks against independent references: loops in NumPy, and PyTorch modules.
+"""The networks against independent references: loops in NumPy.
 
 Every parameter is random, the scalars too: at a scheme's own initialisation most of a network is
 zero, and a wrong bias would not be seen. The references compute in float64, so that a difference is
@@ -18,7 +18,6 @@ from tests.models.reference import numpy_conv, numpy_norm
 from tests.models.trees import assert_close, block_trees, images, quick_jit, random_variables
 
 VALUES = 1e-5  # of the largest logit; seen: 5e-7
-# --- NumPy -------------------------------------------------------------------------------------
 
 
 def numpy_fixup_resnet(params, x):
@@ -98,9 +97,3 @@ def test_wide_resnet_matches_numpy(scheme):
         expected, stats = numpy_wide_resnet(variables, x, scheme, train)
         assert_close(logits, expected, VALUES)
         assert_close(dict(updated).get("batch_stats", {}), stats, VALUES)
-
-
-# --- PyTorch, the published modules ------------------------------------------------------------
-
-
-# --- PyTorch, by its functions, for every anatomy ----------------------------------------------

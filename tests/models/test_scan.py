@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 from nf_resnets import schemes
-from nf_resnets.models import CifarResNet, WideResNet
 from nf_resnets.models.blocks import PostActivationBlock, PreActivationBlock
 from nf_resnets.models.stage import Stage, group_size
 from tests.models.trees import (
     assert_close,
-    block_trees,
     images,
     jaxprs_within,
     quick_jit,
@@ -36,9 +34,6 @@ FORMS = {
     "remat": {"remat": True},
     "unroll and remat": {"unroll": 99, "remat": True},
 }
-# Asked of every anatomy; the two others of some, and of the rest where time is no matter.
-SINGLE = {"unroll", "remat"}
-NETWORKS = [partial(CifarResNet, depth=14), partial(WideResNet, depth=16)]
 BLOCKS = [partial(PostActivationBlock, projection=False), PreActivationBlock]
 BOTTLENECK = {"kernels": (1, 3, 1), "expansion": 4}
 FAMILIES = ("post_activation", "pre_activation")  # of the two, and of the two
@@ -67,35 +62,19 @@ STAGES = [
     (partial(PostActivationBlock, **BOTTLENECK), "rescalenet"),
     (partial(PreActivationBlock, **BOTTLENECK), "nf_resnet"),
 ]
-# Scalars, a block left over by two at a time; test_remat.py has statistics and constants in groups.
-IN_ALL_FORMS = ("fixup",)
-
-
-def _quick(form, scheme):
-    return form in SINGLE or scheme in IN_ALL_FORMS
 
 
 @pytest.mark.every(12)
 @pytest.mark.parametrize(("block", "scheme"), STAGES)
 def test_forms_of_a_stage_agree(block, scheme):
-    """Each form by itself on every anatomy, their combinations on some."""
-    _forms_agree(block, scheme, [form for form in FORMS if _quick(form, scheme)])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("block", "scheme"), [s for s in STAGES if s[1] not in IN_ALL_FORMS])
-def test_the_other_forms_of_a_stage_agree(block, scheme):
-    _forms_agree(block, scheme, [form for form in FORMS if not _quick(form, scheme)])
-
-
-def _forms_agree(block, scheme, names):
-    """A stage for each anatomy: down-sampling, then two or three blocks in the loop."""
+    """A stage for each anatomy: down-sampling, then two blocks in the loop, or with Fixup three."""
     anatomy = schemes.get(scheme).anatomy
     # A standardised 1x1 kernel of two inputs would be a sign, and its gradient 0.
     features = 16 if getattr(block, "keywords", None) == BOTTLENECK else 8
     make = partial(block, features=features, anatomy=anatomy, bn_groups=2, train=True)
-    # Two blocks at a time leave one of three.
-    num_blocks = 4 if "unroll by two" in names else 3
+    # Two blocks at a time leave one of three; test_remat.py has statistics and constants in groups.
+    names = list(FORMS) if scheme == "fixup" else ["unroll", "remat"]
+    num_blocks = 4 if scheme == "fixup" else 3
     scanned, *forms = (
         Stage(make, num_blocks=num_blocks, stride=2, **FORMS[name]) for name in ("scan", *names)
     )
@@ -110,32 +89,6 @@ def _forms_agree(block, scheme, names):
     for form in forms:
         found = value_grads_stats(form, variables, x, constants=constants)
         assert_close(found, expected, TOLERANCE, ZERO)
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize("network", NETWORKS)
-def test_forms_of_a_network_agree(network):
-    x = images(2, 4, 8, 8, 3)
-    models = [network(scheme="batchnorm", stem_channels=4, **FORMS[k]) for k in ("scan", "unroll")]
-    variables = random_variables(models[0], 3)
-    forward = partial(quick_jit, static_argnames=("train", "mutable"))
-    found, expected = (
-        forward(m.apply)(variables, x, train=True, mutable=("batch_stats",)) for m in models
-    )
-    assert_close(found, expected, TOLERANCE)
-
-
-def test_the_scan_runs_the_blocks_in_order():
-    """Block by block through the stacked parameters, against the stage as a whole."""
-    make = partial(PreActivationBlock, features=4, anatomy=schemes.get("fixup").anatomy)
-    stage = Stage(make, num_blocks=5, stride=1)
-    x = images(4, 2, 6, 6, 4)
-    params = random_variables(stage, 5, x.shape[1:])["params"]
-    block = quick_jit(lambda p, x: make(stride=1).apply({"params": p}, x))
-    y = x
-    for tree in block_trees(params):
-        y = block(tree, y)
-    assert_close(stage.apply({"params": params}, x), y, TOLERANCE)
 
 
 def test_remat_keeps_only_the_inputs_of_blocks():

@@ -6,7 +6,6 @@ and in gradients with the rare activation whose sign the rounding turns. What wa
 beside each tolerance; a bias left out or a token masked wrongly gives 1e-2 and more.
 """
 
-import dataclasses
 import functools
 import math
 
@@ -22,7 +21,6 @@ from nf_resnets.schemes import Anatomy, Scheme
 from tests.models.trees import assert_close, quick_jit
 
 VALUES = 1e-5  # of the largest entry; seen: 2e-6
-GRADIENTS = 2e-4  # of a leaf's largest entry; seen: 4e-5, in a scalar
 
 D, HEADS, D_FF, V, PAD = 16, 2, 24, 13, 0
 SOURCE = np.array([[5, 6, 7, 8, 2, 9, 3], [4, 4, 12, 1, PAD, PAD, PAD]])
@@ -204,8 +202,8 @@ def initialised(model):
 
 def test_init_is_the_standard_one():
     params = initialised(small(PRE, d_model=64, d_ff=128, vocab_size=300))
-    for role, leaf in labelled(params):
-        if role is roles.Role.BRANCH and leaf.ndim == 3:
+    for place, leaf in zip(roles.assign(params).leaves, jax.tree.leaves(params), strict=True):
+        if place.role is roles.Role.BRANCH and leaf.ndim == 3:
             limit = math.sqrt(6 / sum(leaf.shape[1:]))
             # The largest of more than 4096 uniform draws lies 1e-3 below the limit or less, but
             # for one time in 60 (it is exp(-4096 * 1e-3)).
@@ -217,14 +215,6 @@ def test_init_is_the_standard_one():
     for draws in (embedding[1:], params["head"]["kernel"]):
         # Of a standard deviation, to four standard errors: 4 / sqrt(2 * 19136).
         assert draws.std() * math.sqrt(64) == pytest.approx(1, abs=0.021)
-
-
-def labelled(params):
-    role_map = roles.assign(params)
-    return [
-        (leaf.role, value)
-        for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True)
-    ]
 
 
 def test_fixup_of_six_and_six_layers():
@@ -309,24 +299,6 @@ def test_padding_does_not_matter(scheme):
     np.testing.assert_array_equal(logits_of(model, params)[1:, :3], padded)
 
 
-def test_a_source_of_nothing_but_padding_has_finite_gradients():
-    model = small(encoder_layers=1, decoder_layers=1)
-    source = np.full((1, 3), PAD)
-    grads = quick_jit(
-        jax.grad(lambda p: (model.apply({"params": p}, source, TARGET[:1]) ** 2).sum())
-    )(random_params(model))
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
-
-
-def test_scanned_and_unrolled_are_the_same():
-    model = small(CONSTANTS)
-    unrolled = dataclasses.replace(model, unroll=3)
-    assert shapes_of(unrolled) == shapes_of(model)
-    params = random_params(model)
-    # The same sums, fused otherwise.
-    assert_close(logits_of(unrolled, params), logits_of(model, params), VALUES)
-
-
 @pytest.mark.parametrize(
     ("shared", "tables"),
     [
@@ -390,12 +362,3 @@ def test_dropout_is_in_training_only_and_of_its_rate():
 def test_what_does_not_fit_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         small(**options)
-
-
-def test_a_sequence_that_is_too_long_is_refused():
-    model = small(max_length=6)
-    with pytest.raises(ValueError, match="a sequence of 7 tokens found; expected at most .*=6"):
-        jax.eval_shape(model.init, jax.random.key(0), SOURCE, TARGET)
-
-
-# --- learning ----------------------------------------------------------------------------------

@@ -18,20 +18,15 @@ from tests.models.reference import (
 from tests.models.trees import assert_close, images, quick_jit, random_variables
 
 VALUES = 1e-5  # of the largest logit; float32's rounding in 16 layers; seen: 3e-6
-# Table 1 of Simonyan and Zisserman: channels, and M for a max-pool.
-D = "64 64 M 128 128 M 256 256 256 M 512 512 512 M 512 512 512 M"
-PUBLISHED = {
-    11: "64 M 128 M 256 256 M 512 512 M 512 512 M",
-    16: D,
-    19: D.replace("256 M", "256 256 M").replace("512 M", "512 512 M"),
-}
+# VGG-11 of table 1 of Simonyan and Zisserman: channels, and M for a max-pool.
+PUBLISHED = "64 M 128 M 256 256 M 512 512 M 512 512 M"
 
 
 def small(depth, scheme, **options):
     return VGG(depth, scheme, **{"stem_channels": 4, "num_classes": 10, **options})
 
 
-def numpy_vgg(variables, x, scheme, *, depth, pool_size, train):
+def numpy_vgg(variables, x, scheme, pool_size):
     """A VGG network whose last map is at least as large as the pool."""
     tree = jax.tree.map(lambda leaf: np.array(leaf, np.float64), variables)
     params, stats = tree["params"], tree.get("batch_stats", {})
@@ -40,7 +35,7 @@ def numpy_vgg(variables, x, scheme, *, depth, pool_size, train):
         return params[f"bias_{name}"]["vector"] if scheme == "rescalenet" else 0
 
     x, count = x.astype(np.float64), itertools.count(1)
-    for symbol in PUBLISHED[depth].split():
+    for symbol in PUBLISHED.split():
         if symbol == "M":
             x = numpy_max_pool(x, 2, 2)
             continue
@@ -49,7 +44,7 @@ def numpy_vgg(variables, x, scheme, *, depth, pool_size, train):
         assert p["kernel"].shape[3] * 16 == int(symbol)
         x = x if name == "features_1" else x + bias(name)
         x = numpy_conv(x, p["kernel"], 1) + p.get("bias", 0)
-        x = np.maximum(numpy_norm(x, params, stats, f"norm_{name}", scheme, train), 0)
+        x = np.maximum(numpy_norm(x, params, stats, f"norm_{name}", scheme, False), 0)
     dense = [name for name in ("classifier_1", "classifier_2") if name in params] + ["head"]
     x = x + bias(dense[0])
     size, sides = pool_size, x.shape[1:3]
@@ -77,13 +72,11 @@ def test_matches_numpy(scheme, options):
     model = small(11, scheme, **options)
     x = images(1, 3, 97, 64, 3)
     variables = random_variables(model, 2, x.shape[1:])
-    expected = numpy_vgg(
-        variables, x, scheme, depth=11, pool_size=options["pool_size"], train=False
-    )
+    expected = numpy_vgg(variables, x, scheme, options["pool_size"])
     assert_close(quick_jit(model.apply)(variables, x), expected, VALUES)
 
 
-@pytest.mark.parametrize(("height", "width"), [(7, 7), (14, 7), (9, 13), (1, 2), (3, 20)])
+@pytest.mark.parametrize(("height", "width"), [(14, 7), (9, 13), (1, 2)])
 def test_the_pool_averages_what_each_position_covers(height, width):
     x = images(3, 2, height, width, 5)
     y = adaptive_average_pool(jnp.asarray(x), 7)
@@ -115,25 +108,9 @@ def test_dropout_is_each_example_s_own():
     np.testing.assert_array_equal(without(variables, x), tested)
 
 
-def test_dropout_differs_from_layer_to_layer():
-    """Ones pass two layers that only drop: a quarter remains, four times as large."""
-    model = small(11, "plain", classifier=(64, 64), pool_size=1, dropout=0.5, num_classes=64)
-    x, zeros = images(1, 16, 32, 32, 3), np.zeros((32, 64), np.float32)
-    params = random_variables(model, 2, x.shape[1:])["params"]
-    params["classifier_1"] = {"kernel": zeros, "bias": np.ones(64, np.float32)}
-    params |= dict.fromkeys(("classifier_2", "head"), {"kernel": np.eye(64), "bias": zeros[0]})
-    keys = jax.random.split(jax.random.key(0), 16)
-    train = quick_jit(functools.partial(model.apply, train=True))
-    logits = train({"params": params}, x, keys=keys)
-    assert set(np.unique(logits)) == {0, 4}
-    # Five standard errors of 1024 draws.
-    assert abs((np.asarray(logits) > 0).mean() - 0.25) < 5 * (0.25 * 0.75 / 1024) ** 0.5
-
-
-@pytest.mark.parametrize("width", [4, pytest.param(16, marks=pytest.mark.slow)])
-def test_half_precision(width):
+def test_half_precision():
     """Without a barrier behind each convolution, jax 0.12 makes NaN of both on a CPU."""
-    model = small(16, "rescalenet", classifier=(24,), stem_channels=width)
+    model = small(16, "rescalenet", classifier=(24,))
     x = images(2, 2, 64, 64, 3)
     variables = random_variables(model, 1, x.shape[1:])
     one, other = (
