@@ -39,7 +39,7 @@ NO_NOISE = BranchNoise()
 
 
 def branch_noise(network: Any, keys: jax.Array | None, num_blocks: int) -> BranchNoise:
-    """What the ``L`` branches of a network draw in a training step, from the images' keys ``[B]``."""
+    """What a network's ``L`` branches draw in a training step, from the images' keys ``[B]``."""
     if network.survival == 1 and not network.conv_dropout:
         return NO_NOISE
     if keys is None:
@@ -51,7 +51,12 @@ def branch_noise(network: Any, keys: jax.Array | None, num_blocks: int) -> Branc
 
 
 def linear_decay(last: float, num_blocks: int) -> np.ndarray:
-    """The probabilities that the branches survive, ``p_l = 1 - (l / L) (1 - p_L)``, equation 4."""
+    """The probabilities that the branches survive, ``p_l = 1 - (l / L) (1 - p_L)``, equation 4.
+
+    Example:
+      >>> linear_decay(0.5, 4).tolist()
+      [0.875, 0.75, 0.625, 0.5]
+    """
     return (1 - np.arange(1, num_blocks + 1) / num_blocks * (1 - last)).astype(np.float32)
 
 

@@ -72,7 +72,7 @@ class Stage(nn.Module):
 
     def _created(self, x: jax.Array, constants: BranchConstants) -> jax.Array:
         scanned = nn.scan(
-            lambda block, carry, own: (block(carry, own), None),
+            lambda block, x, constants: (block(x, constants), None),
             variable_axes=dict.fromkeys(_STACKED, 0),
             split_rngs={"params": True},
             length=self.num_blocks - 1,
@@ -89,17 +89,17 @@ class Stage(nn.Module):
         }
         written = [name for name in _STACKED[1:] if self.is_mutable_collection(name)]
 
-        def step(carry: jax.Array, own: Any) -> tuple[jax.Array, Any]:
-            variables, scalars, random = own
+        def step(x: jax.Array, part: Any) -> tuple[jax.Array, Any]:
+            variables, constants, noise = part
             with flax.core.bind(variables, mutable=written).temporary() as scope:
                 # Where the block stands in the network, for those who ask a module for its path.
                 scope.path = path
-                x = _call(block.clone(parent=scope), carry, scalars, random)
+                x = _call(block.clone(parent=scope), x, constants, noise)
                 return x, scope.mutable_variables()
 
         run = _grouped if self.remat else _scan
-        x, found = run(step, x, (stacked, constants, noise), self.num_blocks - 1, self.unroll)
-        for name, tree in found.items():
+        x, collections = run(step, x, (stacked, constants, noise), self.num_blocks - 1, self.unroll)
+        for name, tree in collections.items():
             self.put_variable(name, "rest", tree)
         return x
 
@@ -132,12 +132,12 @@ def _grouped(
     groups = jax.tree.map(lambda leaf: leaf[:whole].reshape(count, size, *leaf.shape[1:]), stacks)
     # A loop by itself keeps the compiler from merging the recomputation with the first one.
     recomputed = jax.checkpoint(group, prevent_cse=turns == count)
-    x, found = lax.scan(recomputed, x, groups, unroll=turns)
-    found = jax.tree.map(lambda leaf: leaf.reshape(whole, *leaf.shape[2:]), found)
+    x, outputs = lax.scan(recomputed, x, groups, unroll=turns)
+    outputs = jax.tree.map(lambda leaf: leaf.reshape(whole, *leaf.shape[2:]), outputs)
     if not left:
-        return x, found
+        return x, outputs
     x, more = jax.checkpoint(group)(x, jax.tree.map(lambda leaf: leaf[whole:], stacks))
-    return x, jax.tree.map(lambda *parts: jnp.concatenate(parts), found, more)
+    return x, jax.tree.map(lambda *parts: jnp.concatenate(parts), outputs, more)
 
 
 def group_size(length: int) -> int:
@@ -197,8 +197,8 @@ def stages(
             dtype=network.dtype,
         )
         stage = Stage(bound, size, stride, network.unroll, network.remat, name=f"stage_{index}")
-        own = slice(start, start + size)
-        x = stage(x, constants.part(own), noise.part(own))
+        blocks = slice(start, start + size)
+        x = stage(x, constants.part(blocks), noise.part(blocks))
         start += size
     return x
 

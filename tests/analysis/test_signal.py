@@ -16,7 +16,7 @@ import pytest
 from experiments.untrained import OneStage, forward
 from nf_resnets import analysis, models, schemes
 from nf_resnets.analysis import closed_form as cf
-from nf_resnets.analysis.signal import moments, slope_norms
+from nf_resnets.analysis.signal import slope_norms
 from tests.analysis.test_closed_form import shares_of_last
 
 L, WIDTH, SIDE, DRAWS = 8, 32, 6, 32
@@ -232,15 +232,6 @@ def test_gradients_grow_towards_the_input_by_the_closed_form(name):
     # and where a gradient lies, in the middle or at the border, the form leaves out.
     assert grown == pytest.approx(expected, abs=0.08 * expected + 0.12)
     assert abs(grown - 2 * np.log2(wrong.gradient[0] / wrong.gradient[-1])) > 0.15
-
-
-def test_moments_of_channels_by_hand():
-    x = np.random.default_rng(0).normal(size=(4, 3, 3, 5)).astype(np.float32) + np.arange(5)
-    found = moments(jnp.asarray(x, jnp.float32))
-    mean = x.mean(axis=(0, 1, 2))
-    np.testing.assert_allclose(found.squared_mean, (mean**2).mean(), rtol=1e-5)
-    np.testing.assert_allclose(found.variance, x.var(axis=(0, 1, 2)).mean(), rtol=1e-5)
-    np.testing.assert_allclose(found.second, found.squared_mean + found.variance, rtol=1e-5)
 
 
 @pytest.mark.slow
