@@ -191,12 +191,7 @@ def homogeneous_sets(role_map: RoleMap) -> dict[str, tuple[int, ...]]:
 
 
 def refuse_inhomogeneous(params: Any, role_map: RoleMap) -> None:
-    """Refuses a tree whose network is not positively homogeneous, as far as its leaves tell.
-
-    Raises:
-      ValueError: if a bias is not 0 (those that are traced cannot be looked at), or the network
-        has norms or embeddings.
-    """
+    """Refuses norms, embeddings, and biases that are not 0; traced ones cannot be looked at."""
     norms = [branch.name for branch in role_map.branches if branch.normalized]
     norms += [leaf.path for leaf in role_map.leaves if leaf.role in (Role.NORM, Role.EMBEDDING)]
     if norms:

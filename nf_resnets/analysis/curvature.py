@@ -30,29 +30,15 @@ class Eigenvalue(NamedTuple):
 def lanczos(
     product: Callable[[jax.Array], jax.Array], size: int, *, key: jax.Array, steps: int
 ) -> Eigenvalue:
-    r"""The largest eigenvalue of a symmetric matrix that is known by its products with vectors.
+    r"""The largest eigenvalue of a symmetric matrix ``[size, size]``, by its products with vectors.
 
     Lanczos' method from a random start: ``H Q = Q T + beta_k q_{k+1} e_k^T``, ``T`` tridiagonal.
     Its largest eigenpair ``(theta, s)`` gives the value ``theta`` and the residual
     ``|beta_k s_k|``. Every new vector is made orthogonal to all earlier ones twice, since in
     float32 the short recurrence alone loses orthogonality and finds eigenvalues more than once.
-
-    Args:
-      product: ``v [size] -> H v [size]``.
-      size: of the matrix.
-      key: a JAX PRNG key for the start.
-      steps: products to take; at most ``size`` are of use.
-
-    Returns:
-      The largest eigenvalue (of those with a sign, not of magnitudes) and its residual.
+    Largest means with the sign, not of magnitudes.
 
     Source: Lanczos 1950; Golub, Van Loan, *Matrix Computations*, section 10.1 to 10.3.
-
-    Example:
-      >>> diagonal = jnp.array([-9.0, 1.0, 2.0, 5.0])
-      >>> found = lanczos(lambda v: diagonal * v, 4, key=jax.random.key(0), steps=4)
-      >>> round(float(found.value), 3)
-      5.0
     """
     steps = min(steps, size)
     start = jax.random.normal(key, (size,))

@@ -45,11 +45,7 @@ def layer_gains(params: Any, *, rules: Rules | RoleMap | None = None) -> np.ndar
 
 
 def shortcut_gains(params: Any, *, rules: Rules | RoleMap | None = None) -> np.ndarray:
-    r"""``fan_in mean(W^2)`` of the weight on the skip path beside every branch.
-
-    Returns:
-      float64 ``[L]``, with NaN where the shortcut has no weight.
-    """
+    r"""``fan_in mean(W^2)`` of the weight on the skip path beside every branch, or NaN, ``[L]``."""
     role_map = roles.assign(params, rules)
     gains = np.full(role_map.num_branches, np.nan)
     for leaf, value in role_map.items(params):
