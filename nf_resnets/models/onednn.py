@@ -79,11 +79,11 @@ def grad_x(grad: jax.Array, kernel: jax.Array, like: tuple[int, ...], stride: in
             taps, padding, counts = [], [], []
             for axis, start in enumerate((down, right)):
                 first = (start + margin) % stride
-                own = len(range(first, size, stride))
+                length = len(range(first, size, stride))
                 ahead = (start + margin - first) // stride
                 count = len(range(start, sides[axis], stride))
                 taps.append(slice(first, None, stride))
-                padding.append((own - 1 - ahead, count + ahead - grad.shape[1 + axis]))
+                padding.append((length - 1 - ahead, count + ahead - grad.shape[1 + axis]))
                 counts.append(count)
             turned = jnp.flip(kernel[taps[0], taps[1]], (0, 1))
             shape = (batch, *counts, features)
