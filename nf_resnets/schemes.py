@@ -155,25 +155,6 @@ class SchemeWarning(UserWarning):
     """A network lacks a part of its scheme without which it trains, but not as well."""
 
 
-class Need(NamedTuple):
-    """A part of a scheme's network, and what becomes of training without it.
-
-    Attributes:
-      part: a field of :class:`Anatomy`, such as ``"multiplier"``.
-      without: ``"fails"``, for which an initialiser refuses the network; ``"worse"``, for which it
-        warns; ``"differs"``: it is another network than the published one, and no more is known.
-      why: where that was shown, as half a sentence.
-
-    Example:
-      >>> Need("alpha", without="fails").part
-      'alpha'
-    """
-
-    part: str
-    without: Literal["fails", "worse", "differs"] = "differs"
-    why: str = "the published network has them"
-
-
 SCALARS = Group((Role.SCALAR_BIAS, Role.MULTIPLIER))
 """The leaves that Fixup trains at a tenth of the learning rate: in its paper only with mixup, in
 its published code always. The code takes every parameter with "bias" in its name, and so the head's
@@ -203,10 +184,6 @@ class Scheme:
         ``calibrate(params, network=, inputs=) -> params``, with ``network(params, *inputs)``.
       own_draw: whether it is a draw of its own, so that ``init`` without ``key`` leaves whatever it
         is given; a comparison from one common draw must give such a scheme the key.
-      needs: what becomes of training without parts of the anatomy; ``init.describe`` and the
-        initialisers hold a tree against them. Parts that are not among them differ.
-      norm_free: whether it is published for branches without any normalisation, so that a norm in a
-        branch is refused unless ``rules.norm`` says that it is meant.
       scalars: the leaves that learn at another rate than the rest; none in most schemes.
       scalar_factor: what the learning rate is multiplied by for them.
       undecayed: the leaves without weight decay; none in most schemes.
@@ -230,8 +207,6 @@ class Scheme:
     scalars: Group = dataclasses.field(default=Group(), repr=False)
     scalar_factor: float = dataclasses.field(default=0.1, repr=False)
     undecayed: Group = dataclasses.field(default=Group(), repr=False)
-    needs: tuple[Need, ...] = dataclasses.field(default=(), repr=False)
-    norm_free: bool = dataclasses.field(default=False, repr=False)
     parametrization: Parametrization = dataclasses.field(default=STANDARD, repr=False)
 
     def __post_init__(self) -> None:
@@ -409,6 +384,6 @@ def names(family: str | None = None) -> tuple[str, ...]:
 
 __all__ = [
     "FAMILIES", "NO_CONSTANTS", "SCALARS", "TRANSFORMER_NORMS", "UNDECAYED", "Anatomy",
-    "BranchConstants", "Need", "PerBranch", "Scheme", "SchemeWarning", "fitting", "get", "names",
+    "BranchConstants", "PerBranch", "Scheme", "SchemeWarning", "fitting", "get", "names",
     "parametrized", "register", "registered",
 ]  # fmt: skip

@@ -46,8 +46,6 @@ def facts(name: str) -> str:
     ):
         if group:
             rows.append((words, "; ".join(group_words(group))))
-    for need in scheme.needs:
-        rows.append((f"without `{need.part}`", need.without))
     rows.append(("networks", ", ".join(family.replace("_", "-") for family in scheme.fits)))
     rows.append(("source", scheme.reference))
     lines = ["| | |", "| :-- | :-- |", *(f"| {left} | {right} |" for left, right in rows)]

@@ -22,43 +22,13 @@ from nf_resnets.init.transformers import admin, deepnorm, dyt, t_fixup
 from nf_resnets.roles import Rules
 from nf_resnets.schemes import SchemeWarning, register
 
-# The registry: a new scheme is one file beside this one, and one line here.
-for _scheme in (
-    _fixup.SCHEME,
-    _fixup.PUBLISHED,
-    _skipinit.SCHEME,
-    _skipinit.RSQRT_DEPTH,
-    _skipinit.ALPHA_ONE,
-    _skipinit.REGULARIZED,
-    _rescalenet.SCHEME,
-    _rescalenet.PUBLISHED,
-    _standard.PLAIN,
-    _standard.SQRT_HALF,
-    _standard.XAVIER,
-    _standard.ORTHOGONAL,
-    _lsuv.SCHEME,
-    _skipinit.REZERO,
-    _nf_resnet.SCHEME,
-    _nf_resnet.PUBLISHED,
-    _nf_resnet.TIMM,
-    _transformers.T_FIXUP,
-    _transformers.DYT,
-    _transformers.DERF,
-    _normalized.BATCH_NORM,
-    _normalized.BATCH_NORM_LAST,
-    _normalized.BATCH_NORM_SQRT_HALF,
-    _normalized.BATCH_NORM_MERGE,
-    _normalized.ZERO_GAMMA,
-    _normalized.GROUP_NORM,
-    _normalized.LAYER_NORM_PRE,
-    _normalized.LAYER_NORM_POST,
-    _transformers.DEEPNORM,
-    _transformers.ADMIN,
-    _parametrized.MUP_SCHEME,
-    _parametrized.DEPTH_MUP_SCHEME,
-    _parametrized.COMPLETEP_SCHEME,
-):
-    register(_scheme)
+# The registry: a new scheme is one file beside this one, which is named here.
+for _module in (
+    _fixup, _skipinit, _rescalenet, _standard, _lsuv, _nf_resnet, _normalized, _transformers,
+    _parametrized,
+):  # fmt: skip
+    for _scheme in _module.SCHEMES:
+        register(_scheme)
 
 __all__ = [
     "Rules", "SchemeWarning", "admin", "at_base", "constant_alpha", "deepnorm", "describe", "dyt",

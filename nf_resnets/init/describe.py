@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import roles, schemes
-from nf_resnets.init.needs import missing_parts
 from nf_resnets.roles import Leaf, RoleMap, Rules
 from nf_resnets.schemes import Scheme, SchemeWarning
 
@@ -63,9 +62,11 @@ def describe(
         tree = scheme.init(role_map.map(filled, params), depth, rules=role_map, **options)
         return jax.tree.leaves(tree)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SchemeWarning)  # the table has the missing parts
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SchemeWarning)
         trees = jax.tree.leaves(params), initialized(1), initialized(2)
+    sentences = dict.fromkeys(str(each.message) for each in caught)  # those of both calls once
+    missing = [f"missing: {each.removeprefix(f'{scheme.title}: ')}" for each in sentences]
     cells = [("leaf", "shape", "role", "branch k", "layer j/m", "becomes")]
     for leaf, ks, *values in zip(role_map.leaves, role_map.beside, *trees, strict=True):
         numbers = str(ks[0]) if len(ks) == 1 else f"{ks[0]}..{ks[-1]}" if ks else ""
@@ -85,7 +86,6 @@ def describe(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     ]
-    missing = [f"missing: {each.sentence}" for each in missing_parts(scheme, role_map)]
     return "\n".join([scheme.title, *table, *missing])
 
 

@@ -10,21 +10,27 @@ from typing import Any
 import jax
 
 from nf_resnets import random, roles
-from nf_resnets.init import needs
-from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import default_init
-from nf_resnets.init.tree import all_zero, cast_like, check_positive, draw, is_concrete, scaled
+from nf_resnets.init.tree import (
+    all_zero,
+    cast_like,
+    check_positive,
+    draw,
+    is_concrete,
+    refuse_norms,
+    scaled,
+    takes_network,
+    warn_missing,
+)  # fmt: skip
 from nf_resnets.roles import Group, Leaf, Role, RoleMap, Rules
-from nf_resnets.schemes import SCALARS, Anatomy, Need, Scheme
+from nf_resnets.schemes import SCALARS, Anatomy, Scheme
 
-PUBLISHED_CROSS = 12
-"""What the authors' code has for ``L`` in the attention of a decoder to the encoder's output."""
-
+_PUBLISHED_CROSS = 12  # the authors' ``L`` in the attention of a decoder to the encoder's output
 # What the paths of that attention contain, in this library and Flax, and in fairseq.
 _CROSS = re.compile(r"cross|encoder_attn")
 
 
-@takes_network()
+@takes_network
 def fixup(
     params: Any,
     depth: int,
@@ -73,8 +79,7 @@ def fixup(
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, a branch has ``m = 1`` layer
         (the exponent would divide by zero) or a norm, ``scale`` is not finite and above 0, or the
-        tree is initialised already or does not fit the rules (see
-        :func:`nf_resnets.roles.assign`).
+        tree is initialised already or does not fit the rules.
 
     Warns:
       SchemeWarning: if the tree has no scalar biases or multipliers.
@@ -93,15 +98,26 @@ def fixup(
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
-    _refuse_single_layers(role_map)
-    needs.check_parts(SCHEME, role_map)
+    if not role_map.branches:
+        raise ValueError("no residual branch found in params; expected rules.branch to name them.")
+    for branch in role_map.branches:
+        if branch.m == 1:
+            raise ValueError(
+                f"residual branch {branch.name!r} has m = 1 layer; Fixup's factor L**(-1/(2m-2)) "
+                "needs m >= 2."
+            )
+    refuse_norms(role_map, SCHEME.title)
+    warn_missing(role_map, SCHEME.title, Role.SCALAR_BIAS, "Fixup trains without them, but worse: "
+                 "the paper's figure 4 and section 3, rule 3")  # fmt: skip
+    warn_missing(role_map, SCHEME.title, Role.MULTIPLIER, "Fixup trains without them, but wants "
+                 "another learning rate schedule: the paper's section 3")  # fmt: skip
     check_positive(scale=scale)
     if key is None:
         _refuse_initialised(params, role_map)
     else:
         params = default_init(params, key, mode="fan_out", rules=role_map)
         if published:
-            params = _with_default_stem(params, key, role_map)
+            params = draw(params, key, role_map, _default_of_pytorch, (Role.STEM,))
 
     def rescale(leaf: Leaf, value: Any) -> Any:
         last = leaf.role is Role.BRANCH and leaf.layer == leaf.m
@@ -122,36 +138,13 @@ def _factor(leaf: Leaf, role_map: RoleMap, *, published: bool) -> float:
     if published and role_map.has_embedding and leaf.m == 4:
         fan_in, fan_out = roles.fans(leaf)
         joint = ((fan_in + fan_out) / (fan_in + 3 * fan_out)) ** 0.5
-        base = PUBLISHED_CROSS if _CROSS.search(leaf.path) else base
+        base = _PUBLISHED_CROSS if _CROSS.search(leaf.path) else base
     return joint * base ** (-1 / (2 * leaf.m - 2))
 
 
-def _with_default_stem(params: Any, key: jax.Array, role_map: RoleMap) -> Any:
-    """Draws the stem's weights from PyTorch's default, uniform on ``+-fan_in**-0.5``."""
-    stem = tuple(
-        leaf if leaf.role is Role.STEM else dataclasses.replace(leaf, role=Role.KEEP)
-        for leaf in role_map.leaves
-    )
-    if not any(leaf.role is Role.STEM and leaf.weight for leaf in stem):
-        return params
-
-    def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
-        fan_in, _ = roles.fans(leaf)
-        return random.uniform(leaf_key, leaf.shape, dtype, fan_in**-0.5)
-
-    return draw(params, key, dataclasses.replace(role_map, leaves=stem), sample)
-
-
-def _refuse_single_layers(role_map: RoleMap) -> None:
-    """Refuses a tree without branches, or with a branch of one layer."""
-    if not role_map.branches:
-        raise ValueError("no residual branch found in params; expected rules.branch to name them.")
-    for branch in role_map.branches:
-        if branch.m == 1:
-            raise ValueError(
-                f"residual branch {branch.name!r} has m = 1 layer; Fixup's factor L**(-1/(2m-2)) "
-                "needs m >= 2."
-            )
+def _default_of_pytorch(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
+    """Uniform on ``+-fan_in**-0.5``."""
+    return random.uniform(leaf_key, leaf.shape, dtype, roles.fans(leaf)[0] ** -0.5)
 
 
 def _refuse_initialised(params: Any, role_map: RoleMap) -> None:
@@ -173,20 +166,6 @@ SCHEME = Scheme(
     anatomy=Anatomy(scalar_biases=True, multiplier=True),
     reference="Zhang, Dauphin, Ma: Fixup Initialization, ICLR 2019, section 3",
     fits=frozenset({"pre_activation", "post_activation", "transformer"}),
-    needs=(
-        Need(
-            "scalar_biases",
-            "worse",
-            "Fixup trains without them, but worse: the paper's figure 4 and section 3, rule 3",
-        ),
-        Need(
-            "multiplier",
-            "worse",
-            "Fixup trains without them, but wants another learning rate schedule: the paper's "
-            "section 3",
-        ),
-    ),
-    norm_free=True,
     scalars=SCALARS,
     scalar_factor=0.1,
 )
@@ -199,5 +178,6 @@ PUBLISHED = dataclasses.replace(
     # Every parameter with "bias" in its name.
     scalars=SCALARS | Group(bias_vectors=(Role.HEAD,)),
 )
+SCHEMES = (SCHEME, PUBLISHED)
 
-__all__ = ["PUBLISHED", "PUBLISHED_CROSS", "SCHEME", "fixup"]
+__all__ = ["SCHEMES", "fixup"]

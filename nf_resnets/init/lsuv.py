@@ -114,15 +114,17 @@ def _loop(one_pass: Any, params: Any, off: jax.Array, tolerance: float, max_pass
     return lax.while_loop(unfinished, again, (params, off, 1))[0]
 
 
-SCHEME = Scheme(
-    name="lsuv",
-    title="LSUV",
-    init=partial(standard, draw=orthogonal),
-    anatomy=Anatomy(conv_biases=True),
-    reference="Mishkin, Matas: All you need is a good init, ICLR 2016",
-    fits=frozenset({"pre_activation", "post_activation", "plain"}),
-    calibrate=lsuv,
-    own_draw=True,
+SCHEMES = (
+    Scheme(
+        name="lsuv",
+        title="LSUV",
+        init=partial(standard, draw=orthogonal),
+        anatomy=Anatomy(conv_biases=True),
+        reference="Mishkin, Matas: All you need is a good init, ICLR 2016",
+        fits=frozenset({"pre_activation", "post_activation", "plain"}),
+        calibrate=lsuv,
+        own_draw=True,
+    ),
 )
 
-__all__ = ["SCHEME", "lsuv"]
+__all__ = ["SCHEMES", "lsuv"]

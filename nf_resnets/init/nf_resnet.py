@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from nf_resnets import random, roles
-from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.normalized import zero_gamma
-from nf_resnets.init.skipinit import SCHEME as SKIPINIT
 from nf_resnets.init.skipinit import with_alphas
-from nf_resnets.init.tree import draw
+from nf_resnets.init.tree import draw, takes_network
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -24,7 +23,7 @@ OUR_GAINS = r"(stage_\d+/(?:first|rest))/conv_(\d+)/gain$"
 """The convolutions' gains within the branches of this library's models."""
 
 
-@takes_network(alpha=True)
+@partial(takes_network, alpha=True)
 def nf_resnet(
     params: Any,
     depth: int,
@@ -41,22 +40,18 @@ def nf_resnet(
     after a block whose shortcut is a convolution, which takes ``x / beta_k`` too. The learnable
     scalar ``g`` of every branch starts at 0, as in the published code.
 
-    The draws are those of the published code too; what its network does otherwise, and timm's, is
-    in the schemes ``"nf_resnet_published"`` and ``"nf_resnet_timm"``.
+    With ``key`` the draws are those of the published code too: ``N(0, 1 / fan_in)``, the head
+    ``N(0, 0.01^2)``; the gains of the channels stay as they are. What its network does otherwise,
+    and timm's, is in the schemes ``"nf_resnet_published"`` and ``"nf_resnet_timm"``. Other
+    arguments and what is returned as in :func:`nf_resnets.init.fixup`.
 
     Args:
       params: a parameter tree with one scalar ``g`` (``rules.alpha``) for each residual branch, or
-        stacked ones. It is not changed.
+        stacked ones.
       depth: ``L``, the number of residual branches, checked against the tree.
       gain: what every ``g`` starts from.
-      key: a JAX PRNG key to draw the weights afresh, as published: ``N(0, 1 / fan_in)``, the head
-        ``N(0, 0.01^2)``. The gains of the channels stay as they are (1 in a new network).
+      key: a JAX PRNG key to draw the weights afresh.
       rules: the roles of the leaves; by default those of this library's models.
-      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
-      inputs: of the network, such as ``(images,)``; shapes are enough.
-
-    Returns:
-      A tree of the same structure, dtypes and shardings.
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, or the tree has not one
@@ -74,7 +69,7 @@ def nf_resnet(
     """
     role_map = roles.assign(params, rules)
     params = _drawn(params, depth, key, role_map)
-    return with_alphas(SCHEME, params, depth, alpha=gain, rules=role_map)
+    return with_alphas(params, role_map, gain)
 
 
 def _timm(
@@ -122,8 +117,6 @@ SCHEME = Scheme(
     reference="Brock, De, Smith: Characterizing signal propagation to close the performance gap in "
     "unnormalized ResNets, ICLR 2021, section 3",
     fits=frozenset({"pre_activation"}),
-    needs=SKIPINIT.needs,
-    norm_free=True,
 )
 PUBLISHED = dataclasses.replace(
     SCHEME,
@@ -143,4 +136,6 @@ TIMM = dataclasses.replace(
     reference="huggingface/pytorch-image-models, timm/models/nfnet.py and timm/layers/std_conv.py",
 )
 
-__all__ = ["ALPHA", "OUR_GAINS", "PUBLISHED", "SCHEME", "TIMM", "nf_resnet"]
+SCHEMES = (SCHEME, PUBLISHED, TIMM)
+
+__all__ = ["ALPHA", "OUR_GAINS", "SCHEMES", "nf_resnet"]

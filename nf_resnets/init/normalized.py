@@ -6,7 +6,6 @@ All start from a standard initialisation, with the norms' scales 1 and biases 0 
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import re
@@ -16,9 +15,8 @@ from typing import Any
 import jax
 
 from nf_resnets import roles
-from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import standard
-from nf_resnets.init.tree import cast_like
+from nf_resnets.init.tree import cast_like, takes_network
 from nf_resnets.roles import Leaf, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -26,7 +24,7 @@ OUR_SCALES = r"(stage_\d+/(?:first|rest))/norm_(\d+)/(?:norm/)?scale$"
 """The norms' scales within the branches of this library's models."""
 
 
-@takes_network()
+@takes_network
 def zero_gamma(
     params: Any,
     depth: int,
@@ -40,21 +38,17 @@ def zero_gamma(
     Every block starts as the identity (and its ReLU). All other scales stay as they are; so do the
     weights, or, with ``key``, they are drawn from He (fan_in). It is for networks whose branches
     end in a norm: post-activation ones. The branch of a pre-activation network ends in a
-    convolution, with its last norm inside, and the scheme does not fit it.
+    convolution, with its last norm inside, and the scheme does not fit it. Other arguments and what
+    is returned as in :func:`nf_resnets.init.fixup`.
 
     Args:
-      params: a parameter tree with norms. It is not changed.
+      params: a parameter tree with norms.
       depth: ``L``, the number of residual branches, checked against the tree.
       scales: a regular expression that finds the paths of the scales within the branches, not on
         shortcuts. Its last group orders those of one branch, the groups before it name the branch,
         as in ``r"block_(\d+)/bn_(\d+)/scale$"``.
       key: a JAX PRNG key to draw the weights afresh.
       rules: the roles of the leaves; by default those of this library's models.
-      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
-      inputs: of the network, such as ``(images,)``; shapes are enough.
-
-    Returns:
-      A tree of the same structure, dtypes and shardings.
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, or ``scales`` does not find a
@@ -73,12 +67,11 @@ def zero_gamma(
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
-    in_branches = _scales(role_map, scales)
-    last = [of_one[-1] for of_one in in_branches]
-    found = sum(leaf.count for leaf in last)
-    if found != depth or not depth:
+    last = [in_branch[-1] for in_branch in _scales(role_map, scales)]
+    count = sum(leaf.count for leaf in last)
+    if count != depth or not depth:
         raise ValueError(
-            f"{found} last scales of norms found by scales={scales!r} for {depth} residual "
+            f"{count} last scales of norms found by scales={scales!r} for {depth} residual "
             "branches; zero-gamma needs one for each, in a network whose branches end in a norm."
         )
     paths = {leaf.path for leaf in last}
@@ -99,71 +92,69 @@ def _scales(role_map: RoleMap, scales: str) -> list[list[Leaf]]:
         key=lambda item: [(int(g), "") if g.isdecimal() else (math.inf, g) for g in item[0]]
     )
     branches = itertools.groupby(matches, lambda item: item[0][:-1])
-    return [[leaf for _, leaf in of_one] for _, of_one in branches]
+    return [[leaf for _, leaf in in_branch] for _, in_branch in branches]
 
 
-_IMAGES = frozenset({"pre_activation", "post_activation", "plain"})
-_FEEDBACK = "De, Smith: Batch Normalization Biases Residual Blocks, NeurIPS 2020, author feedback"
-
-BATCH_NORM = Scheme(
-    name="batchnorm",
-    title="BatchNorm",
+_of_transformers = partial(Scheme, init=standard, fits=frozenset({"transformer"}))
+_of_the_feedback = partial(
+    Scheme,
     init=standard,
-    anatomy=Anatomy(norm="batch"),
-    reference="Ioffe, Szegedy: Batch Normalization, ICML 2015",
-    fits=_IMAGES,
+    reference="De, Smith: Batch Normalization Biases Residual Blocks, NeurIPS 2020, author "
+    "feedback",
 )
-GROUP_NORM = Scheme(
-    name="groupnorm",
-    title="GroupNorm",
-    init=standard,
-    anatomy=Anatomy(norm="group"),
-    reference="Wu, He: Group Normalization, ECCV 2018",
-)
-_of_the_feedback = partial(Scheme, init=standard, reference=_FEEDBACK)
-BATCH_NORM_LAST = _of_the_feedback(
-    name="batchnorm_last",
-    title="one BatchNorm before the softmax",
-    anatomy=Anatomy(conv_biases=True, norm="batch", norm_place="last"),
-)
-# The whole block is multiplied, skip and branch, the feedback's "residual block": only so do they
-# contribute equally.
-BATCH_NORM_SQRT_HALF = _of_the_feedback(
-    name="batchnorm_sqrt_half",
-    title="BatchNorm, (x + F)/√2",
-    anatomy=Anatomy(norm="batch", residual=0.5**0.5, identity=0.5**0.5),
-)
-BATCH_NORM_MERGE = _of_the_feedback(
-    name="batchnorm_merge",
-    title="BatchNorm, also after the sum",
-    anatomy=Anatomy(norm="batch", norm_place="merge"),
-)
-LAYER_NORM_PRE = Scheme(
-    name="layernorm_pre",
-    title="LayerNorm, before the branch",
-    init=standard,
-    anatomy=Anatomy(conv_biases=True, norm="layer", norm_place="pre"),
-    reference="Xiong et al.: On Layer Normalization in the Transformer Architecture, ICML 2020",
-    fits=frozenset({"transformer"}),
-)
-LAYER_NORM_POST = dataclasses.replace(
-    LAYER_NORM_PRE,
-    name="layernorm_post",
-    title="LayerNorm, after the sum",
-    anatomy=Anatomy(conv_biases=True, norm="layer", norm_place="post"),
-    reference="Vaswani et al.: Attention Is All You Need, NeurIPS 2017, section 3.1",
+SCHEMES = (
+    Scheme(
+        name="batchnorm",
+        title="BatchNorm",
+        init=standard,
+        anatomy=Anatomy(norm="batch"),
+        reference="Ioffe, Szegedy: Batch Normalization, ICML 2015",
+        fits=frozenset({"pre_activation", "post_activation", "plain"}),
+    ),
+    _of_the_feedback(
+        name="batchnorm_last",
+        title="one BatchNorm before the softmax",
+        anatomy=Anatomy(conv_biases=True, norm="batch", norm_place="last"),
+    ),
+    # The whole block is multiplied, skip and branch, the feedback's "residual block": only so do
+    # they contribute equally.
+    _of_the_feedback(
+        name="batchnorm_sqrt_half",
+        title="BatchNorm, (x + F)/√2",
+        anatomy=Anatomy(norm="batch", residual=0.5**0.5, identity=0.5**0.5),
+    ),
+    _of_the_feedback(
+        name="batchnorm_merge",
+        title="BatchNorm, also after the sum",
+        anatomy=Anatomy(norm="batch", norm_place="merge"),
+    ),
+    Scheme(
+        name="zero_gamma",
+        title="BatchNorm, last γ = 0",
+        init=zero_gamma,
+        anatomy=Anatomy(norm="batch"),
+        reference="Goyal et al.: Accurate, Large Minibatch SGD, 2017, section 5.1",
+        fits=frozenset({"post_activation"}),
+    ),
+    Scheme(
+        name="groupnorm",
+        title="GroupNorm",
+        init=standard,
+        anatomy=Anatomy(norm="group"),
+        reference="Wu, He: Group Normalization, ECCV 2018",
+    ),
+    _of_transformers(
+        name="layernorm_pre",
+        title="LayerNorm, before the branch",
+        anatomy=Anatomy(conv_biases=True, norm="layer", norm_place="pre"),
+        reference="Xiong et al.: On Layer Normalization in the Transformer Architecture, ICML 2020",
+    ),
+    _of_transformers(
+        name="layernorm_post",
+        title="LayerNorm, after the sum",
+        anatomy=Anatomy(conv_biases=True, norm="layer", norm_place="post"),
+        reference="Vaswani et al.: Attention Is All You Need, NeurIPS 2017, section 3.1",
+    ),
 )
 
-ZERO_GAMMA = Scheme(
-    name="zero_gamma",
-    title="BatchNorm, last γ = 0",
-    init=zero_gamma,
-    anatomy=Anatomy(norm="batch"),
-    reference="Goyal et al.: Accurate, Large Minibatch SGD, 2017, section 5.1",
-    fits=frozenset({"post_activation"}),
-)
-
-__all__ = [
-    "BATCH_NORM", "BATCH_NORM_LAST", "BATCH_NORM_MERGE", "BATCH_NORM_SQRT_HALF", "GROUP_NORM",
-    "LAYER_NORM_POST", "LAYER_NORM_PRE", "ZERO_GAMMA", "zero_gamma",
-]  # fmt: skip
+__all__ = ["SCHEMES", "zero_gamma"]

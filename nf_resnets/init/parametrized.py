@@ -71,13 +71,15 @@ def at_base(scheme: str | Scheme, base: Any, base_depth: int | None = None) -> S
     return dataclasses.replace(parametrized(found, parametrization, depth, **texts), init=init)
 
 
-MUP_SCHEME = parametrized(PLAIN, MUP, name="mup", title=MUP.title)
-DEPTH_MUP_SCHEME, COMPLETEP_SCHEME = (
-    dataclasses.replace(
-        parametrized(PLAIN, each, name=each.name, title=each.title),
-        fits=PLAIN.fits - {"plain"},  # there must be branches
-    )
-    for each in (DEPTH_MUP, COMPLETEP)
+SCHEMES = (
+    parametrized(PLAIN, MUP, name="mup", title=MUP.title),
+    *(
+        dataclasses.replace(
+            parametrized(PLAIN, each, name=each.name, title=each.title),
+            fits=PLAIN.fits - {"plain"},  # there must be branches
+        )
+        for each in (DEPTH_MUP, COMPLETEP)
+    ),
 )
 
-__all__ = ["COMPLETEP_SCHEME", "DEPTH_MUP_SCHEME", "MUP_SCHEME", "at_base"]
+__all__ = ["SCHEMES", "at_base"]

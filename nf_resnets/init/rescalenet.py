@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,15 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import random, roles
-from nf_resnets.init import needs
-from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.measured import Place, measured_pass
-from nf_resnets.init.tree import cast_like, draw, with_deviation
+from nf_resnets.init.tree import (
+    cast_like,
+    draw,
+    refuse_norms,
+    takes_network,
+    warn_missing,
+    with_deviation,
+)  # fmt: skip
 from nf_resnets.roles import LAYER_ROLES, Group, Leaf, Role, RoleMap, Rules
-from nf_resnets.schemes import UNDECAYED, Anatomy, Need, Scheme
+from nf_resnets.schemes import UNDECAYED, Anatomy, Scheme, SchemeWarning
 
 
-@takes_network()
+@takes_network
 def rescalenet(
     params: Any,
     depth: int,
@@ -48,19 +54,15 @@ def rescalenet(
 
     Without ``key`` every weight given is multiplied by a number that brings its standard deviation
     (about 0; of a stacked leaf, each branch's) to the one above. With ``key`` it is drawn normally.
+    Other arguments and what is returned as in :func:`nf_resnets.init.fixup`.
 
     Args:
-      params: a parameter tree of any library. It is not changed.
+      params: a parameter tree of any library.
       depth: ``L``, the number of residual branches; 0 for a network without any, such as VGG.
       dropout: the rate after each layer of a branch, one or ``L``, as ``model.branch_dropout``.
       published: whether the deviations are the published code's.
       key: a JAX PRNG key to draw the weights afresh.
       rules: the roles of the leaves; by default those of this library's models.
-      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
-      inputs: of the network, such as ``(images,)``; shapes are enough.
-
-    Returns:
-      A tree of the same structure, dtypes and shardings.
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, a norm is in a branch, the
@@ -85,7 +87,12 @@ def rescalenet(
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     scheme = PUBLISHED if published else SCHEME
-    needs.check_parts(scheme, role_map)
+    refuse_norms(role_map, scheme.title)
+    _check_constants(scheme, role_map)
+    warn_missing(role_map, scheme.title, Role.CHANNEL_BIAS, "the authors set them from the data, "
+                 "so that almost no neuron is dead at the start")  # fmt: skip
+    warn_missing(role_map, scheme.title, Role.MULTIPLIER, "they make up for the weights that "
+                 "weight decay shrinks: the author feedback")  # fmt: skip
     k = np.arange(1, int(depth) + 1) - published
     fractions, kept = int(depth) / (k + int(depth)), 1 - _rates(dropout, int(depth))
     deviation = partial(_deviation, fractions=fractions, kept=kept, published=published)
@@ -106,6 +113,35 @@ def rescalenet(
         return value
 
     return role_map.map(rescale, params)
+
+
+def _check_constants(scheme: Scheme, role_map: RoleMap) -> None:
+    """Refuses a network that is known and multiplies by other constants; warns of an unknown one.
+
+    Our own networks have the constants of the scheme whose biases they have.
+    """
+    depth = role_map.num_branches
+    if role_map.is_ours:
+        biases = [leaf for leaf in role_map.leaves if leaf.role is Role.CHANNEL_BIAS]
+        seen = sum(leaf.count for leaf in biases) >= depth
+    else:
+        constants = scheme.constants(depth)
+        seen = role_map.rules is None
+        for name, expected in (("skip", constants.identity), ("branch", constants.residual)):
+            factors = [(getattr(b, f"{name}_scale"), b.sum_scale) for b in role_map.branches]
+            product = np.prod(np.asarray(factors, float).reshape(depth, 2), axis=1)
+            # A constant that is no number is NaN; a few roundings of float32.
+            seen = seen and np.allclose(product, expected, rtol=1e-5)
+    if seen or not depth:
+        return
+    sentence = (
+        f"the constants of {scheme.title}'s forward pass, residual and identity, were not "
+        f"seen; expected a network that multiplies by schemes.get({scheme.name!r})"
+        ".constants(depth), and network= to show it."
+    )
+    if role_map.is_ours or role_map.rules is None:
+        raise ValueError(sentence)
+    warnings.warn(f"{scheme.title}: {sentence}", SchemeWarning, stacklevel=4)
 
 
 def _deviation(leaf: Leaf, fractions: np.ndarray, kept: np.ndarray, *, published: bool) -> Any:
@@ -245,21 +281,6 @@ SCHEME = Scheme(
     calibrate=rescale_biases,
     scalar_factor=1.0,  # of no leaf: the multipliers learn as all others do
     undecayed=UNDECAYED,
-    needs=(
-        Need("residual", "fails"),
-        Need("identity", "fails"),
-        Need(
-            "channel_biases",
-            "worse",
-            "the authors set them from the data, so that almost no neuron is dead at the start",
-        ),
-        Need(
-            "multiplier",
-            "worse",
-            "they make up for the weights that weight decay shrinks: the author feedback",
-        ),
-    ),
-    norm_free=True,
 )
 PUBLISHED = dataclasses.replace(
     SCHEME,
@@ -271,4 +292,6 @@ PUBLISHED = dataclasses.replace(
     undecayed=Group(UNDECAYED.roles),  # the head's bias vector is decayed
 )
 
-__all__ = ["PUBLISHED", "SCHEME", "rescalenet"]
+SCHEMES = (SCHEME, PUBLISHED)
+
+__all__ = ["SCHEMES", "rescale_biases", "rescalenet"]

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import random, roles
-from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.tree import draw as draw_leaves
+from nf_resnets.init.tree import takes_network
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import FAMILIES, Anatomy, Scheme
 
 
-@takes_network()
+@takes_network
 def he(
     params: Any,
     key: jax.Array,
@@ -37,7 +37,7 @@ def he(
     ``N(0, 1 / D)``. Bias vectors of layers become 0, and all else stays as it is.
 
     Args:
-      params: a parameter tree of any library, or the shapes of one; see ``roles.assign``.
+      params: a parameter tree of any library, or the shapes of one.
       key: a JAX PRNG key.
       mode: which fan to divide by.
       rules: the roles of the leaves; by default those of this library's models.
@@ -72,7 +72,7 @@ def he(
     return draw_leaves(params, key, roles.assign(params, rules), sample)
 
 
-@takes_network()
+@takes_network
 def xavier(params: Any, key: jax.Array, *, rules: Rules | RoleMap | None = None) -> Any:
     r"""Draws every weight from ``[-a, a]``, ``a = sqrt(6 / (fan_in + fan_out))``: equation 16.
 
@@ -94,7 +94,7 @@ def xavier(params: Any, key: jax.Array, *, rules: Rules | RoleMap | None = None)
     return draw_leaves(params, key, roles.assign(params, rules), sample)
 
 
-@takes_network()
+@takes_network
 def orthogonal(
     params: Any, key: jax.Array, *, gain: float = 1.0, rules: Rules | RoleMap | None = None
 ) -> Any:
@@ -166,7 +166,7 @@ def default_init(
     return he(params, key, mode=mode, rules=role_map)
 
 
-@takes_network()
+@takes_network
 def standard(
     params: Any,
     depth: int,
@@ -177,22 +177,8 @@ def standard(
 ) -> Any:
     r"""Leaves a standard initialisation as it is, or, with ``key``, draws one.
 
-    Args:
-      params: a parameter tree of any library, or the shapes of one; see ``roles.assign``.
-      depth: ``L``, the number of residual branches, checked against the tree.
-      draw: ``draw(params, key, rules=) -> params``; by default He (fan_in), in a tree with
-        embeddings, a Transformer's, Xavier.
-      key: a JAX PRNG key to draw the weights afresh.
-      rules: the roles of the leaves; by default those of this library's models.
-      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
-      inputs: of the network, such as ``(images,)``; shapes are enough.
-
-    Returns:
-      A tree of the same structure, dtypes and shardings.
-
-    Raises:
-      ValueError: if ``depth`` is not the number of residual branches, or the tree does not fit the
-        rules.
+    ``draw(params, key, rules=)`` is by default He (fan_in), in a tree with embeddings, a
+    Transformer's, Xavier. All else as in :func:`nf_resnets.init.fixup`.
 
     Example:
       >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 4, 4))}}
@@ -237,30 +223,33 @@ PLAIN = _bare(
     init=standard,
     reference="He, Zhang, Ren, Sun: Deep Residual Learning, CVPR 2016, without normalisation",
 )
-XAVIER = _bare(
-    name="xavier",
-    title="Xavier",
-    init=partial(standard, draw=xavier),
-    reference="Glorot, Bengio: Understanding the difficulty of training deep networks, AISTATS "
-    "2010",
-    own_draw=True,
-)
-ORTHOGONAL = _bare(
-    name="orthogonal",
-    title="orthogonal",
-    init=partial(standard, draw=orthogonal),
-    reference="Saxe, McClelland, Ganguli: Exact solutions to the dynamics of learning, ICLR 2014",
-    own_draw=True,
-)
-SQRT_HALF = Scheme(
-    name="sqrt_half",
-    title="(x + F)/√2",
-    init=standard,
-    anatomy=Anatomy(conv_biases=True, residual=0.5**0.5, identity=0.5**0.5),
-    reference="Balduzzi et al.: The Shattered Gradients Problem, ICML 2017",
+SCHEMES = (
+    PLAIN,
+    Scheme(
+        name="sqrt_half",
+        title="(x + F)/√2",
+        init=standard,
+        anatomy=Anatomy(conv_biases=True, residual=0.5**0.5, identity=0.5**0.5),
+        reference="Balduzzi et al.: The Shattered Gradients Problem, ICML 2017",
+    ),
+    _bare(
+        name="xavier",
+        title="Xavier",
+        init=partial(standard, draw=xavier),
+        reference="Glorot, Bengio: Understanding the difficulty of training deep networks, AISTATS "
+        "2010",
+        own_draw=True,
+    ),
+    _bare(
+        name="orthogonal",
+        title="orthogonal",
+        init=partial(standard, draw=orthogonal),
+        reference="Saxe, McClelland, Ganguli: Exact solutions to the dynamics of learning, ICLR "
+        "2014",
+        own_draw=True,
+    ),
 )
 
 __all__ = [
-    "ORTHOGONAL", "PLAIN", "SQRT_HALF", "XAVIER", "constant_alpha", "default_init", "he",
-    "orthogonal", "standard", "xavier",
+    "PLAIN", "SCHEMES", "constant_alpha", "default_init", "he", "orthogonal", "standard", "xavier",
 ]  # fmt: skip

@@ -9,18 +9,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from nf_resnets import roles
-from nf_resnets.init import needs
-from nf_resnets.init.from_network import takes_network
 from nf_resnets.init.standard import standard, xavier
-from nf_resnets.init.tree import cast_like, check_positive, scaled
+from nf_resnets.init.tree import cast_like, check_positive, refuse_norms, scaled, takes_network
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
-from nf_resnets.schemes import Anatomy, Need, Scheme
+from nf_resnets.schemes import Anatomy, Scheme
 
 DECODER = r"(?:^|/)decoder"
 """Where the paths of the decoder's branches and embeddings are, by default."""
@@ -66,12 +66,20 @@ def _stacks(title: str, role_map: RoleMap, decoder: str) -> dict[bool, int]:
     return layers
 
 
+def _check_norms(role_map: RoleMap) -> None:
+    """Refuses a tree without norms: every sum would enlarge its skip path, above 1."""
+    if not any(leaf.role is Role.NORM for leaf in role_map.leaves):
+        raise ValueError(
+            "no norms found in params; expected one after every sum, which enlarges the skip path."
+        )
+
+
 def _is_value_path(leaf: Leaf) -> bool:
     """Whether a leaf is a value, an out or a feed-forward matrix, and not a query or key."""
     return leaf.role is Role.BRANCH and leaf.weight and leaf.layer in _SCALED[leaf.m]
 
 
-@takes_network()
+@takes_network
 def t_fixup(
     params: Any,
     depth: int,
@@ -102,19 +110,14 @@ def t_fixup(
 
     Without ``key`` the weights given are rescaled, and calling it twice rescales twice: no tree can
     be told from a scaled one. With ``key`` they are drawn first, and the call may be repeated.
+    Other arguments and what is returned as in :func:`nf_resnets.init.fixup`.
 
     Args:
-      params: a parameter tree of a Transformer, stacked or not. It is not changed.
+      params: a parameter tree of a Transformer, stacked or not.
       depth: ``L``, the number of residual branches (6 + 6 layers: 30), checked against the tree.
       decoder: a regular expression, found in the paths of the decoder's branches and embeddings.
       key: a JAX PRNG key to draw the weights afresh.
-      rules: the roles of the leaves; by default those of this library's models. ``order`` says
-        which layers of attention are query, key, value and out.
-      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
-      inputs: of the network; shapes are enough.
-
-    Returns:
-      A tree of the same structure, dtypes and shardings.
+      rules: ``order`` says which layers of attention are query, key, value and out.
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, a branch contains a norm, has
@@ -139,8 +142,8 @@ def t_fixup(
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
-    layers = _stacks(T_FIXUP.title, role_map, decoder)
-    needs.check_parts(T_FIXUP, role_map)
+    layers = _stacks("T-Fixup", role_map, decoder)
+    refuse_norms(role_map, "T-Fixup")
     if key is not None:
         params = xavier(params, key, rules=role_map)
 
@@ -156,7 +159,7 @@ def t_fixup(
     return role_map.map(rescale, params)
 
 
-@takes_network()
+@takes_network
 def deepnorm(
     params: Any,
     depth: int,
@@ -196,8 +199,8 @@ def deepnorm(
     """
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
-    layers = _stacks(DEEPNORM.title, role_map, decoder)
-    needs.check_parts(DEEPNORM, role_map)
+    layers = _stacks("DeepNorm", role_map, decoder)
+    _check_norms(role_map)
     constants = alpha_beta(*(layers.get(side, 0) for side in (False, True)))
     if key is not None:
         params = xavier(params, key, rules=role_map)
@@ -234,14 +237,21 @@ def alpha_beta(encoder: float, decoder: float) -> tuple[tuple[float, float], tup
     return (0.81 * both, both / 1.15), ((3 * decoder) ** 0.25, (12 * decoder) ** 0.25)
 
 
-def _alpha(transitions: tuple[bool, ...]) -> np.ndarray:
+def _skips(
+    transitions: tuple[bool, ...], constants: Callable[[int, int], tuple[float, float]]
+) -> np.ndarray:
+    """``[L]``: a constant for the branches of the encoder, and one for those of the decoder."""
     in_decoder = np.logical_or.accumulate(np.asarray(transitions, bool))
-    branches = int(sum(~in_decoder)), int(sum(in_decoder))
-    (encoder, _), (decoder, _) = alpha_beta(branches[0] / 2, branches[1] / 3)
+    encoder, decoder = constants(int(sum(~in_decoder)), int(sum(in_decoder)))
     return np.where(in_decoder, decoder, encoder)
 
 
-@takes_network()
+def _alphas(encoder: int, decoder: int) -> tuple[float, float]:
+    (first, _), (second, _) = alpha_beta(encoder / 2, decoder / 3)
+    return first, second
+
+
+@takes_network
 def admin(
     params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
 ) -> Any:
@@ -261,7 +271,7 @@ def admin(
       [1.451, 1.451, 1.451, 1.451]
     """
     role_map = roles.assign(params, rules)
-    needs.check_parts(ADMIN, role_map)
+    _check_norms(role_map)
     return standard(params, depth, key=key, rules=role_map)
 
 
@@ -284,12 +294,11 @@ def omega(branches: int) -> float:
     return math.sqrt((branches + 1) / math.log(branches + 1) - 1) if branches else 1.0
 
 
-def _omega(transitions: tuple[bool, ...]) -> np.ndarray:
-    in_decoder = np.logical_or.accumulate(np.asarray(transitions, bool))
-    return np.where(in_decoder, omega(int(sum(in_decoder))), omega(int(sum(~in_decoder))))
+def _omegas(encoder: int, decoder: int) -> tuple[float, float]:
+    return omega(encoder), omega(decoder)
 
 
-@takes_network()
+@takes_network
 def dyt(
     params: Any,
     depth: int,
@@ -305,10 +314,10 @@ def dyt(
     All other leaves stay as they are (``gamma`` is 1 and ``beta`` 0 as a model's ``init`` has
     them), or, with ``key``, weights are drawn as by :func:`nf_resnets.init.standard`. Language
     models are said to want a larger ``alpha`` before attention than elsewhere, and smaller ones the
-    wider they are.
+    wider they are. Other arguments and what is returned as in :func:`nf_resnets.init.fixup`.
 
     Args:
-      params: a parameter tree with such functions in the place of norms. It is not changed.
+      params: a parameter tree with such functions in the place of norms.
       depth: ``L``, the number of residual branches, checked against the tree.
       alpha: what every input scale starts from.
       attention: what those start from whose path has "attention" or "attn" in it; by default
@@ -316,11 +325,6 @@ def dyt(
       alphas: a regular expression that finds the paths of the input scales.
       key: a JAX PRNG key to draw the weights afresh.
       rules: the roles of the leaves; by default those of this library's models.
-      network: in place of rules, ``network(params, *inputs)``, whose roles are read and verified.
-      inputs: of the network; shapes are enough.
-
-    Returns:
-      A tree of the same structure, dtypes and shardings.
 
     Raises:
       ValueError: if ``depth`` is not the number of residual branches, ``alpha`` or ``attention`` is
@@ -354,52 +358,47 @@ def dyt(
     return role_map.map(fill, params)
 
 
-T_FIXUP = Scheme(
-    name="t_fixup",
-    title="T-Fixup",
-    init=t_fixup,
-    anatomy=Anatomy(conv_biases=True),
-    reference="Huang, Perez, Ba, Volkovs: Improving Transformer Optimization Through Better "
-    "Initialization, ICML 2020, section 3.2",
-    fits=frozenset({"transformer"}),
-    norm_free=True,
-)
-DEEPNORM = Scheme(
-    name="deepnorm",
-    title="DeepNorm",
-    init=deepnorm,
-    anatomy=Anatomy(conv_biases=True, norm="layer", norm_place="post", identity=_alpha),
-    reference="Wang et al.: DeepNet: Scaling Transformers to 1,000 Layers, 2022, figure 2",
-    fits=frozenset({"transformer"}),
-    needs=(Need("norm", "fails", "every sum enlarges the skip path by alpha, above 1"),),
-)
-ADMIN = Scheme(
-    name="admin",
-    title="Admin",
-    init=admin,
-    anatomy=Anatomy(conv_biases=True, norm="layer", norm_place="post", identity=_omega),
-    reference="Liu et al.: Understanding the Difficulty of Training Transformers, EMNLP 2020; "
-    "constants of admin_torch",
-    fits=frozenset({"transformer"}),
-    needs=(Need("norm", "fails", "every sum enlarges the skip path by omega, above 1"),),
-)
-DYT = Scheme(
+_for_transformers = partial(Scheme, fits=frozenset({"transformer"}))
+_post = partial(Anatomy, conv_biases=True, norm="layer", norm_place="post")
+DYT = _for_transformers(
     name="dyt",
     title="DyT",
     init=dyt,
     anatomy=Anatomy(conv_biases=True, norm="dyt", norm_place="pre"),
     reference="Zhu, Chen, He, LeCun, Liu: Transformers without Normalization, CVPR 2025, section 4",
-    fits=frozenset({"transformer"}),
 )
-DERF = dataclasses.replace(
+SCHEMES = (
+    _for_transformers(
+        name="t_fixup",
+        title="T-Fixup",
+        init=t_fixup,
+        anatomy=Anatomy(conv_biases=True),
+        reference="Huang, Perez, Ba, Volkovs: Improving Transformer Optimization Through Better "
+        "Initialization, ICML 2020, section 3.2",
+    ),
+    _for_transformers(
+        name="deepnorm",
+        title="DeepNorm",
+        init=deepnorm,
+        anatomy=_post(identity=partial(_skips, constants=_alphas)),
+        reference="Wang et al.: DeepNet: Scaling Transformers to 1,000 Layers, 2022, figure 2",
+    ),
+    _for_transformers(
+        name="admin",
+        title="Admin",
+        init=admin,
+        anatomy=_post(identity=partial(_skips, constants=_omegas)),
+        reference="Liu et al.: Understanding the Difficulty of Training Transformers, EMNLP 2020; "
+        "constants of admin_torch",
+    ),
     DYT,
-    name="derf",
-    title="Derf",
-    anatomy=dataclasses.replace(DYT.anatomy, norm="derf"),
-    reference="Chen, Lu, Zhu, Sun, Liu: Stronger Normalization-Free Transformers, 2025",
+    dataclasses.replace(
+        DYT,
+        name="derf",
+        title="Derf",
+        anatomy=dataclasses.replace(DYT.anatomy, norm="derf"),
+        reference="Chen, Lu, Zhu, Sun, Liu: Stronger Normalization-Free Transformers, 2025",
+    ),
 )
 
-__all__ = [
-    "ADMIN", "DECODER", "DEEPNORM", "DERF", "DYT", "T_FIXUP", "admin", "alpha_beta", "deepnorm",
-    "dyt", "omega", "t_fixup",
-]  # fmt: skip
+__all__ = ["DECODER", "SCHEMES", "admin", "alpha_beta", "deepnorm", "dyt", "omega", "t_fixup"]

@@ -1,9 +1,12 @@
-"""How an initialiser gives a leaf a new value without changing what kind of leaf it is."""
+"""What all initialisers share: how a tree is read and checked, and its leaves set or drawn."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +14,86 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets import random
+from nf_resnets import random, roles
 from nf_resnets.roles import LAYER_ROLES, Leaf, Role, RoleMap
+from nf_resnets.schemes import SchemeWarning
 
 _HOST = (np.ndarray, np.generic)
+
+Init = Callable[..., Any]
+
+
+def takes_network(init: Init, *, alpha: bool = False) -> Init:
+    """Adds ``network=`` and ``inputs=`` to an initialiser ``init(params, ..., rules=None)``.
+
+    With them the roles of the tree are read off ``network(params, *inputs)``
+    (:func:`nf_resnets.roles.read`), and the initialised tree is verified
+    (:func:`nf_resnets.roles.verify`). ``alpha`` says that the scalar that multiplies a branch is
+    the scheme's alpha.
+    """
+
+    @functools.wraps(init)
+    def initialize(
+        params: Any,
+        *args: Any,
+        network: Callable[..., Any] | None = None,
+        inputs: tuple[Any, ...] = (),
+        **options: Any,
+    ) -> Any:
+        if network is None:
+            return init(params, *args, **options)
+        if options.get("rules") is not None:
+            raise ValueError("network= and rules= found; expected one of them.")
+        role_map = roles.read(network, params, *inputs, alpha=alpha)
+        result = init(params, *args, **options | {"rules": role_map})
+        roles.verify(network, result, role_map, *inputs)
+        return result
+
+    signature = inspect.signature(init)
+    added = inspect.signature(initialize, follow_wrapped=False).parameters
+    parameters = [*signature.parameters.values(), added["network"], added["inputs"]]
+    initialize.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return initialize
+
+
+def refuse_norms(role_map: RoleMap, title: str, *, weights: bool = False) -> None:
+    """Refuses a branch that normalises, as the network's computation or the rules show.
+
+    ``weights`` says that a branch may normalise its weights.
+    """
+    normalized: dict[int, str | None] = {b.k: b.normalized for b in role_map.branches}
+    if role_map.rules is not None:
+        for leaf, ks in zip(role_map.leaves, role_map.beside, strict=True):
+            if leaf.role is Role.NORM:
+                # Rules of a user's own do not say whether data or weights are normalised.
+                of_weights = leaf.path.endswith("/gain") if role_map.is_ours else weights
+                normalized |= dict.fromkeys(ks, "weights" if of_weights else "data")
+    for branch in role_map.branches:
+        if normalized[branch.k] == "data":
+            raise ValueError(
+                f"residual branch {branch.name!r} contains a norm, and {title} is for "
+                "branches without normalisation; expected the norm to be taken out of the network, "
+                "or its leaves to be matched by keep= if it is meant."
+            )
+        if normalized[branch.k] == "weights" and not weights:
+            raise ValueError(
+                f"residual branch {branch.name!r} normalises its weights, and {title} "
+                "scales weights, without effect there; expected plain weights, or a scheme that "
+                "leaves them as they are, such as 'skipinit'."
+            )
+
+
+def warn_missing(role_map: RoleMap, title: str, role: Role, why: str) -> None:
+    """Warns of a tree that has not a leaf of the role for each branch; ``why`` is half a sentence.
+
+    It is called by an initialiser itself, whose caller the warning names.
+    """
+    depth, count = role_map.num_branches, sum(x.count for x in role_map.leaves if x.role is role)
+    if count < max(depth, role is Role.CHANNEL_BIAS):
+        parts = f"{role.value.replace('_', ' ')}{'es' if role.value.endswith('s') else 's'}"
+        branches = f" for {depth} residual branches" if depth else ""
+        sentence = f"{count or 'no'} {parts} found in params{branches}; {why}."
+        warnings.warn(f"{title}: {sentence}", SchemeWarning, stacklevel=4)
 
 
 def cast_like(old: Any, new: Any) -> Any:
@@ -141,12 +220,14 @@ def draw(
     key: jax.Array,
     role_map: RoleMap,
     sample: Callable[[jax.Array, Leaf, Any], jax.Array],
+    layers: tuple[Role, ...] = LAYER_ROLES,
 ) -> Any:
     """Draws every weight of stem, branches, shortcuts and head; sets their bias vectors to 0.
 
-    Embeddings ``[V, D]`` are drawn from ``N(0, 1 / D)`` by every scheme. Each leaf's randomness
-    comes from the key and the leaf's own path, so that it does not change when other leaves come
-    or go. ``sample(key, leaf, dtype)`` gives ``[*leaf.shape]``.
+    ``layers`` has the roles of those that are drawn. Embeddings ``[V, D]`` are drawn from
+    ``N(0, 1 / D)`` by every scheme. Each leaf's randomness comes from the key and the leaf's own
+    path, so that it does not change when other leaves come or go. ``sample(key, leaf, dtype)``
+    gives ``[*leaf.shape]``.
     """
     if not any(leaf.role in LAYER_ROLES and leaf.weight for leaf in role_map.leaves):
         raise ValueError(
@@ -155,7 +236,7 @@ def draw(
         )
 
     def fill(leaf: Leaf, value: Any) -> Any:
-        if leaf.role not in LAYER_ROLES:
+        if leaf.role not in layers:
             return value
         if not leaf.weight:
             return cast_like(value, 0)
@@ -186,6 +267,6 @@ def check_positive(**numbers: Any) -> None:
 
 
 __all__ = [
-    "all_zero", "cast_like", "check_positive", "draw", "float_leaves", "is_concrete", "scaled",
-    "with_deviation",
+    "all_zero", "cast_like", "check_positive", "draw", "float_leaves", "is_concrete",
+    "refuse_norms", "scaled", "takes_network", "warn_missing", "with_deviation",
 ]  # fmt: skip

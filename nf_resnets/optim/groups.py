@@ -78,16 +78,18 @@ def grouped(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def scale_by_rates(
+def at_rates(
+    rule: optax.GradientTransformation,
     learning_rate: Any,
-    scheme: str | Scheme | None,
-    rules: Rules | RoleMap | None,
-    scalar_factor: Any,
+    *,
+    scheme: str | Scheme | None = None,
+    scalar_factor: Any = None,
+    rules: Rules | RoleMap | None = None,
 ) -> optax.GradientTransformation:
-    """Multiplies updates by minus the learning rate, those of slow leaves by less.
+    """Multiplies the updates of a rule by minus the learning rate, those of slow leaves by less.
 
-    The factor meets the rate and not the update, as :func:`grouped` has it: the rows of sweeps are
-    rounded so, and are made again bit for bit.
+    Their factor meets the rate and not the update, as :func:`grouped` has it: the rows of sweeps
+    are rounded so, and are made again bit for bit.
     """
     chosen = schemes.get("fixup" if scheme is None else scheme)
     factor = chosen.scalar_factor if scalar_factor is None else scalar_factor
@@ -105,8 +107,11 @@ def scale_by_rates(
         after = optax.ScaleByScheduleState(optax.safe_increment(state.count))
         return jax.tree.map(scaled, labels, updates), after
 
-    return optax.GradientTransformation(
-        lambda params: optax.ScaleByScheduleState(jnp.zeros((), jnp.int32)), update
+    def init(params: Any) -> Any:
+        return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
+
+    return optax.chain(
+        grouped(rule, scheme, rules, scalar_factor=1.0), optax.GradientTransformation(init, update)
     )
 
 
@@ -164,4 +169,4 @@ def label_tree(
     return role_map.labels(lambda leaf: "scalar" if leaf in slow else "weight")
 
 
-__all__ = ["grouped", "label_tree", "role_map_of", "scale_by_rates"]
+__all__ = ["at_rates", "grouped", "label_tree", "role_map_of"]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from nf_resnets import init, roles, schemes
-from nf_resnets.init.transformers import DEEPNORM as SCHEME
 from nf_resnets.init.transformers import alpha_beta, deepnorm
 from nf_resnets.models.transformer import Transformer
 
@@ -91,8 +90,3 @@ def test_a_tree_without_norms_is_refused():
     for function in (init.deepnorm, init.admin):
         with pytest.raises(ValueError, match="no norms found in params"):
             function(params, DEPTH)
-
-
-def test_the_schemes_are_for_transformers():
-    assert SCHEME.fits == schemes.get("admin").fits == {"transformer"}
-    assert schemes.get("admin").init is init.admin

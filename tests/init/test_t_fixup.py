@@ -9,7 +9,6 @@ import pytest
 
 from nf_resnets import roles
 from nf_resnets.init import Rules
-from nf_resnets.init.transformers import T_FIXUP as SCHEME
 from nf_resnets.init.transformers import t_fixup
 from nf_resnets.models.transformer import Transformer
 
@@ -28,7 +27,7 @@ def shapes(shared="none", d_model=32):
         num_heads=2,
         d_ff=2 * d_model,
         shared=shared,
-        scheme=SCHEME,
+        scheme="t_fixup",
     )
     assert model.num_branches == DEPTH
     tokens = jax.ShapeDtypeStruct((1, 2), np.int32)
