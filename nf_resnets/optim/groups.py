@@ -81,10 +81,9 @@ def grouped(
 def at_rates(
     rule: optax.GradientTransformation,
     learning_rate: Any,
-    *,
-    scheme: str | Scheme | None = None,
-    scalar_factor: Any = None,
-    rules: Rules | RoleMap | None = None,
+    scheme: str | Scheme | None,
+    scalar_factor: Any,
+    rules: Rules | RoleMap | None,
 ) -> optax.GradientTransformation:
     """Multiplies the updates of a rule by minus the learning rate, those of slow leaves by less.
 

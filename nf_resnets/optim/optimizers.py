@@ -14,6 +14,7 @@ from nf_resnets import roles
 from nf_resnets.optim.groups import at_rates, role_map_of
 from nf_resnets.parametrization import TRANSFORMS, Kind
 from nf_resnets.roles import Leaf, RoleMap, Rules
+from nf_resnets.schemes import Scheme
 
 Name = Literal["sgd", "adamw", "lion", "muon"]
 """The optimizers that commands have as ``--optimizer``."""
@@ -22,7 +23,8 @@ NAMES: tuple[Name, ...] = get_args(Name)
 
 
 def sgd(learning_rate: Any, *, momentum: Any = 0.9, nesterov: bool = False, weight_decay: Any = 0.0,
-        **groups: Any) -> optax.GradientTransformation:  # fmt: skip
+        scheme: str | Scheme | None = None, scalar_factor: Any = None,
+        rules: Rules | RoleMap | None = None) -> optax.GradientTransformation:  # fmt: skip
     r"""SGD with heavy-ball momentum and L2, in the parameter groups of a scheme.
 
     The update is ``v <- momentum v + (g + weight_decay theta)``, ``theta <- theta - eta v``. The L2
@@ -34,8 +36,9 @@ def sgd(learning_rate: Any, *, momentum: Any = 0.9, nesterov: bool = False, weig
       momentum: the fraction of the last velocity that is kept, in ``[0, 1)``.
       nesterov: whether to use Nesterov's momentum, as in Wide ResNets' published code.
       weight_decay: the coefficient of ``theta`` in the gradient; it may be traced.
-      **groups: ``scheme``, ``rules`` and ``scalar_factor``, the factor on ``eta`` for the slow
-        leaves; see :func:`nf_resnets.optim.grouped`, also for the errors.
+      scheme: whose groups apply; see :func:`nf_resnets.optim.grouped`, also for the errors.
+      scalar_factor: the factor on ``eta`` for the slow leaves; by default the scheme's.
+      rules: what the paths of the tree mean, or its map.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, and its published code (0.1 for scalars).
 
@@ -48,11 +51,12 @@ def sgd(learning_rate: Any, *, momentum: Any = 0.9, nesterov: bool = False, weig
       (-0.5, -0.05)
     """
     decay, trace = optax.add_decayed_weights(weight_decay), optax.trace(momentum, nesterov)
-    return at_rates(optax.chain(decay, trace), learning_rate, **groups)
+    return at_rates(optax.chain(decay, trace), learning_rate, scheme, scalar_factor, rules)
 
 
 def adamw(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.999, eps: float = 1e-8,
-          weight_decay: Any = 0.0, **groups: Any) -> optax.GradientTransformation:  # fmt: skip
+          weight_decay: Any = 0.0, scheme: str | Scheme | None = None, scalar_factor: Any = None,
+          rules: Rules | RoleMap | None = None) -> optax.GradientTransformation:  # fmt: skip
     r"""AdamW, ``theta <- theta - eta (m / (sqrt(v) + eps) + weight_decay theta)``; as :func:`sgd`.
 
     ``momentum`` is Adam's ``beta_1``. Weight decay does not go through ``m`` and ``v``.
@@ -61,23 +65,24 @@ def adamw(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.999, eps: fl
     """
     rule = optax.scale_by_adam(momentum, b2, eps)
     rule = optax.chain(rule, optax.add_decayed_weights(weight_decay))
-    return at_rates(rule, learning_rate, **groups)
+    return at_rates(rule, learning_rate, scheme, scalar_factor, rules)
 
 
 def lion(learning_rate: Any, *, momentum: Any = 0.9, b2: float = 0.99, weight_decay: Any = 0.0,
-         **groups: Any) -> optax.GradientTransformation:  # fmt: skip
+         scheme: str | Scheme | None = None, scalar_factor: Any = None,
+         rules: Rules | RoleMap | None = None) -> optax.GradientTransformation:  # fmt: skip
     """Lion, whose update is the sign of ``momentum m + (1 - momentum) g``; as :func:`adamw`.
 
     Source: Chen et al., *Symbolic Discovery of Optimization Algorithms*, NeurIPS 2023; optax.
     """
     rule = optax.scale_by_lion(momentum, b2)
     rule = optax.chain(rule, optax.add_decayed_weights(weight_decay))
-    return at_rates(rule, learning_rate, **groups)
+    return at_rates(rule, learning_rate, scheme, scalar_factor, rules)
 
 
 def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: float = 1e-8,
-         weight_decay: Any = 0.0, rules: Rules | RoleMap | None = None,
-         **groups: Any) -> optax.GradientTransformation:  # fmt: skip
+         weight_decay: Any = 0.0, scheme: str | Scheme | None = None, scalar_factor: Any = None,
+         rules: Rules | RoleMap | None = None) -> optax.GradientTransformation:  # fmt: skip
     r"""Muon for the weights of branches and shortcuts, :func:`adamw` for all other leaves.
 
     Each matrix's momentum is made nearly orthogonal by five Newton-Schulz steps and multiplied by
@@ -116,7 +121,7 @@ def muon(learning_rate: Any, *, momentum: Any = 0.95, b2: float = 0.999, eps: fl
 
     rule = optax.GradientTransformation(lambda params: by_tree(params).init(params), update)
     rule = optax.chain(rule, optax.add_decayed_weights(weight_decay))
-    return at_rates(rule, learning_rate, rules=rules, **groups)
+    return at_rates(rule, learning_rate, scheme, scalar_factor, rules)
 
 
 def _placed(update: Callable[..., Any], updates: Any, state: Any) -> tuple[Any, Any]:

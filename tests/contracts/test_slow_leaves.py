@@ -5,7 +5,6 @@ SkipInit's alpha and RescaleNet's multipliers learn at the full rate, and Rescal
 multipliers have no weight decay (its published code).
 """
 
-import dataclasses
 import functools
 from types import SimpleNamespace
 
@@ -22,8 +21,7 @@ from experiments import (
     imagenet,
     rescale_imagenet,
 )
-from nf_resnets import data, models, optim, schemes, sweep, training, translation
-from nf_resnets.roles import Group, Role
+from nf_resnets import data, models, optim, sweep, training, translation
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.settings import make
 from nf_resnets.trained import fit
@@ -212,27 +210,6 @@ def test_an_alpha_of_a_tenth_of_the_rate_is_within_reach(ones):
     updates = first_updates(optim.sgd(0.5, scheme=slow), params, 1.0)
     factors = {path.rpartition("/")[2]: at / updates["stem/kernel"] for path, at in updates.items()}
     assert factors["alpha"] == pytest.approx(0.1) and factors["bias"] == pytest.approx(1.0)
-
-
-def test_a_group_can_name_the_heads_bias():
-    scheme = dataclasses.replace(
-        schemes.get("fixup"), scalars=optim.SCALARS | Group(bias_vectors=(Role.HEAD,))
-    )
-    params = {
-        "stem": {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)},
-        "head": {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)},
-        "bias_head": np.zeros(()),
-    }
-    updates = first_updates(optim.sgd(1.0, scheme=scheme), params, 1.0)
-    assert updates == pytest.approx(
-        {
-            "stem/kernel": 1,
-            "stem/bias": 1,
-            "head/kernel": 1,
-            "head/bias": 0.1,
-            "bias_head": 0.1,
-        }  # fmt: skip
-    )
 
 
 def test_a_sweep_takes_the_factor_of_the_scheme():

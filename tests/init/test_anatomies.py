@@ -67,28 +67,8 @@ def test_rezero_is_skipinit_without_biases():
     assert len(biases) == 16  # stem, head, two shortcuts, two for each first block and rest
 
 
-def test_init_rezero_sets_every_alpha_to_0():
-    model, shapes = _shapes("wrn", "rezero")
-    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), shapes)
-    result = init.rezero(params, depth=model.num_branches)
-    for leaf, value in zip(roles.assign(result).leaves, jax.tree.leaves(result), strict=True):
-        assert np.all(value == (leaf.role is not Role.ALPHA)), leaf.path
-    assert schemes.get("rezero").init is init.rezero
-
-
 def _leaves(architecture, scheme):
     return roles.assign(_shapes(architecture, scheme)[1]).leaves
-
-
-def test_constants():
-    root = np.float32(0.5**0.5)
-    for scheme in ("sqrt_half", "batchnorm_sqrt_half"):
-        constants = schemes.get(scheme).anatomy.constants((False, True))
-        np.testing.assert_array_equal(constants.identity, [root, root])
-        np.testing.assert_array_equal(constants.residual, [root, root])
-        assert constants.beta is None
-    for scheme in ("rezero", "batchnorm_last", "batchnorm_merge", "zero_gamma", "lsuv"):
-        assert schemes.get(scheme).anatomy.constants((False, True)) == (None, None, None)
 
 
 def test_regularised_skipinit_has_dropout_and_is_skipinit_otherwise():
@@ -106,18 +86,6 @@ def test_regularised_skipinit_has_dropout_and_is_skipinit_otherwise():
     assert not np.allclose(train(variables, images, keys=keys), kept)
     same = jax.make_jaxpr(functools.partial(plain.apply, train=True))(variables, images)
     assert str(jax.make_jaxpr(model.apply)(variables, images)) == str(same)
-
-
-@pytest.mark.parametrize("scheme", ["fixup", "plain", "rezero"])
-def test_a_transformer_is_drawn_from_xavier(scheme):
-    """The limit of query, ``[D, D]``, tells: Xavier's is ``sqrt(3 / D)``, He's has none."""
-    model, shapes = _shapes("transformer", scheme)
-    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, "f4"), shapes)
-    result = schemes.get(scheme).init(params, model.num_branches, key=jax.random.key(0))
-    query = result["encoder"]["layers"]["attention"]["query"]["kernel"]
-    factor = model.num_branches ** (-1 / 6) if scheme == "fixup" else 1
-    limit = factor * (3 / query.shape[-1]) ** 0.5
-    assert 0.9 * limit < np.abs(query).max() < limit
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from nf_resnets import init, optim, roles
-from nf_resnets.init import Rules
 from tests.models.trees import quick_jit
 from tests.trees import flax_transformer
 from tests.trees.flax_transformer import FANS, HEAD, HEADS, LAYERS, D
@@ -130,15 +129,6 @@ def test_unit_wise_clipping_knows_the_outputs_of_attention():
         norms = np.sqrt(np.square(by_path(params)[path]).sum(axes, keepdims=True))
         expected = np.minimum(1, 0.1 * norms / math.sqrt(D)) * np.ones_like(clipped[path])
         np.testing.assert_allclose(clipped[path], expected, rtol=1e-6)
-
-
-def test_the_words_for_axes_are_checked():
-    for axes in ({"x": "IX"}, {"x": ""}):
-        with pytest.raises(ValueError, match=r"rules\.axes"):
-            Rules(branch=r"(x)", axes=axes)
-    tree = {"x": jnp.ones((2, 3, 4))}
-    with pytest.raises(ValueError, match=r"'x' has 3 axes and rules.axes says 'IO'"):
-        roles.assign(tree, Rules(branch=r"(x)", axes={"x": "IO"}))
 
 
 assert HEADS * HEAD == D

@@ -142,15 +142,6 @@ def test_stacked_draws_are_those_of_one_branch_and_differ(initialise, shape):
             _orthonormal(one.reshape(-1, shape[-1]))
 
 
-def test_layers_of_one_shape_are_drawn_differently():
-    rules = Rules(branch=r"b(\d+)/w(\d)")
-    tree = {f"b{b}": {f"w{j}": jnp.zeros((4, 4)) for j in (1, 2)} for b in range(12)}
-    drawn = [
-        np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(init.he(tree, KEY, rules=rules))
-    ]
-    assert len(set(drawn)) == len(drawn) == 24
-
-
 def test_half_precision_is_the_float32_draw_rounded_once():
     whole = _drawn(init.he, (3, 3, 8, 16))
     for dtype in (jnp.bfloat16, jnp.float16):

@@ -309,17 +309,6 @@ def test_thirty_steps_of_the_authors_module():
         )
 
 
-def test_the_group_is_the_schemes():
-    params = shapes(models.CifarResNet(8), np.zeros((1, 8, 8, 3), "f4"))
-    paper = optim.label_tree(params, scheme="fixup")
-    published = optim.label_tree(params, scheme="fixup_published")
-    assert (paper["head"]["bias"], published["head"]["bias"]) == ("weight", "scalar")
-    published["head"]["bias"] = "weight"
-    assert published == paper
-    assert SCHEME.scalar_factor == schemes.get("fixup").scalar_factor == 0.1
-    assert SCHEME.compiles_as != schemes.get("fixup").compiles_as
-
-
 def test_our_rules_can_be_changed():
     """One rule at a time: the others may match nothing, the changed one must match."""
     params = shapes(models.CifarResNet(8), np.zeros((1, 8, 8, 3), "f4"))

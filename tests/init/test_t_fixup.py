@@ -136,14 +136,6 @@ def test_other_names_by_rules():
     assert after["embed_out"].mean() == 1
 
 
-def test_twice_rescales_twice():
-    before = transformer()
-    twice = t_fixup(t_fixup(before, DEPTH), DEPTH)
-    value = twice["decoder"]["layers"]["attention"]["value"]["kernel"]
-    expected = before["decoder"]["layers"]["attention"]["value"]["kernel"] * (9 * DECODER) ** -0.5
-    np.testing.assert_allclose(value, expected, rtol=2 * ROUNDING)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

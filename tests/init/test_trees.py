@@ -252,17 +252,6 @@ def test_equinox_partitioned():
     np.testing.assert_array_equal(net.logits(eqx.combine(result, static)), 0)
 
 
-def test_equinox_biases_are_vectors_to_every_initialiser():
-    """A bias ``[C, 1, 1]`` has three axes and is no weight, though a weight may look like it."""
-    net = _network(NETWORKS["equinox"])
-    leaves = {leaf.path: leaf for leaf in roles.assign(net.params, net.rules).leaves}
-    assert leaves["blocks/3/conv1/bias"].shape == (3, 1, 1)
-    assert not leaves["blocks/3/conv1/bias"].weight
-    assert leaves["blocks/3/conv1/weight"].weight
-    thin = roles.assign({"conv1": {"weight": jnp.ones((3, 1, 1))}}, Rules(stem="conv1"))
-    assert thin.leaves[0].weight
-
-
 def test_an_nnx_model_itself():
     nnx = pytest.importorskip("flax.nnx")
     model = nnx_tree.ResNet(nnx.Rngs(0))

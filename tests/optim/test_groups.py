@@ -8,57 +8,17 @@ import numpy as np
 import optax
 import pytest
 
-from nf_resnets import models, roles, schemes
+from nf_resnets import roles, schemes
 from nf_resnets.init import Rules
 from nf_resnets.optim import (
     adamw,
     adaptive_clip,
     grouped,
-    label_tree,
     muon,
     parametrized,
     sgd,
 )
 from nf_resnets.roles import Group, Role
-
-
-def labels_of(scheme, model=models.WideResNet, depth=16):
-    network = model(depth=depth, scheme=scheme, stem_channels=4)
-    images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
-    params = jax.eval_shape(network.init, jax.random.key(0), images)["params"]
-    flat, treedef = jax.tree_util.tree_flatten_with_path(label_tree(params, scheme=scheme))
-    assert treedef == jax.tree.structure(params)
-    return {"/".join(key.key for key in path): label for path, label in flat}
-
-
-def test_fixup_scalars_of_a_wide_resnet():
-    labels = labels_of("fixup")
-    scalars = {path for path, label in labels.items() if label == "scalar"}
-    names = ("bias_1", "bias_2", "bias_3", "bias_4", "multiplier")
-    expected = {"bias_relu", "bias_head"} | {
-        f"stage_{stage}/{part}/{name}"
-        for stage in (1, 2, 3)
-        for part in ("first", "rest")
-        for name in names
-    }
-    assert scalars == expected
-    assert set(labels.values()) == {"scalar", "weight"}
-
-
-def test_decay_passes_the_undecayed_leaves_by():
-    network = models.CifarResNet(depth=14, scheme="rescalenet", stem_channels=4)
-    images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
-    params = jax.eval_shape(network.init, jax.random.key(0), images)["params"]
-    ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), params)
-    zeros = jax.tree.map(jnp.zeros_like, ones)
-    optimizer = grouped(optax.add_decayed_weights(1.0), "rescalenet")
-    updates, _ = optimizer.update(zeros, optimizer.init(ones), ones)
-    flat, _ = jax.tree_util.tree_flatten_with_path(updates)
-    decays = {True: set(), False: set()}
-    for path, update in flat:
-        decays[bool(update.any())].add(path[-1].key)
-    assert decays == {True: {"kernel"}, False: {"vector", "multiplier", "bias"}}
-
 
 BLOCK = {"conv_1": jnp.ones((2, 2)), "conv_2": jnp.ones((2, 2)), "gain": jnp.ones(())}
 NET = {"stem": jnp.ones((2, 2)), "block_1": BLOCK, "block_2": BLOCK, "head": jnp.ones((2, 3))}
