@@ -16,9 +16,9 @@ from nf_resnets.init.nf_resnet import nf_resnet
 from nf_resnets.init.normalized import zero_gamma
 from nf_resnets.init.parametrized import at_base
 from nf_resnets.init.rescalenet import rescale_biases, rescalenet
-from nf_resnets.init.skipinit import rezero, skipinit
-from nf_resnets.init.standard import constant_alpha, he, orthogonal, standard, xavier
-from nf_resnets.init.transformers import admin, deepnorm, dyt, t_fixup
+from nf_resnets.init.skipinit import skipinit
+from nf_resnets.init.standard import he, orthogonal, standard, xavier
+from nf_resnets.init.transformers import deepnorm, dyt, t_fixup
 from nf_resnets.roles import Rules
 from nf_resnets.schemes import SchemeWarning, register
 
@@ -31,7 +31,7 @@ for _module in (
         register(_scheme)
 
 __all__ = [
-    "Rules", "SchemeWarning", "admin", "at_base", "constant_alpha", "deepnorm", "describe", "dyt",
-    "fixup", "he", "lsuv", "nf_resnet", "orthogonal", "rescale_biases", "rescalenet", "rezero",
-    "skipinit", "standard", "t_fixup", "xavier", "zero_gamma",
+    "Rules", "SchemeWarning", "at_base", "deepnorm", "describe", "dyt", "fixup", "he", "lsuv",
+    "nf_resnet", "orthogonal", "rescale_biases", "rescalenet", "skipinit", "standard", "t_fixup",
+    "xavier", "zero_gamma",
 ]  # fmt: skip

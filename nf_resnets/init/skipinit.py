@@ -27,11 +27,11 @@ def skipinit(
 ) -> Any:
     r"""Sets the scalar of every residual branch ``y = x + alpha F(x)``, section 3 of the paper.
 
-    ``alpha = 0`` is SkipInit, ``alpha = depth**-0.5`` trains deep networks too, ``alpha = 1`` does
-    not. The weights stay as they are, or, with ``key``, are drawn as by
-    :func:`nf_resnets.init.standard`. (In DeepMind's code the head starts at 0 and the stem has no
-    bias vector. The paper names neither; here all schemes share one head and stem.) Other arguments
-    and what is returned as in :func:`nf_resnets.init.fixup`.
+    ``alpha = 0`` is SkipInit, and ReZero in a network without biases; ``alpha = depth**-0.5``
+    trains deep networks too, ``alpha = 1`` does not. The weights stay as they are, or, with
+    ``key``, are drawn as by :func:`nf_resnets.init.standard`. (In DeepMind's code the head starts
+    at 0 and the stem has no bias vector. The paper names neither; here all schemes share one head
+    and stem.) Other arguments and what is returned as in :func:`nf_resnets.init.fixup`.
 
     Args:
       params: a parameter tree with one ``alpha`` leaf for each residual branch, or stacked ones.
@@ -45,7 +45,8 @@ def skipinit(
         for each, ``alpha`` is not finite, or a norm is in a branch.
 
     Source: De, Smith, *Batch Normalization Biases Residual Blocks Towards the Identity Function in
-    Deep Networks*, NeurIPS 2020.
+    Deep Networks*, NeurIPS 2020; Bachlechner, Majumder, Mao, Cottrell, McAuley, *ReZero is All You
+    Need*, UAI 2021, equation 1.
 
     Example:
       >>> import jax.numpy as jnp
@@ -80,20 +81,6 @@ def with_alphas(params: Any, role_map: RoleMap, alpha: float | jax.Array) -> Any
     return role_map.map(fill, params)
 
 
-@partial(takes_network, alpha=True)
-def rezero(
-    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
-) -> Any:
-    r"""Sets the scalar of every branch, ``y = x + alpha F(x)``, to 0: equation 1 of the paper.
-
-    As :func:`nf_resnets.init.skipinit` with ``alpha=0``; ReZero's networks have no biases.
-
-    Source: Bachlechner, Majumder, Mao, Cottrell, McAuley, *ReZero is All You Need: Fast
-    Convergence at Large Depth*, UAI 2021.
-    """
-    return skipinit(params, depth, key=key, rules=rules)
-
-
 def _rsqrt_depth(
     params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
 ) -> Any:
@@ -124,11 +111,11 @@ SCHEMES = (
     Scheme(
         name="rezero",
         title="ReZero",
-        init=rezero,
+        init=skipinit,
         anatomy=Anatomy(alpha=True),
         reference="Bachlechner et al.: ReZero is All You Need, UAI 2021, equation 1",
         fits=frozenset({"pre_activation", "post_activation", "transformer"}),
     ),
 )
 
-__all__ = ["SCHEMES", "rezero", "skipinit", "with_alphas"]
+__all__ = ["SCHEMES", "skipinit", "with_alphas"]

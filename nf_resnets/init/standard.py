@@ -5,7 +5,6 @@ What sets the baselines apart is the draw, or a constant on the branch or on bot
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -194,27 +193,6 @@ def standard(
     return role_map.map(lambda leaf, value: value, params)
 
 
-def constant_alpha(alpha: float) -> Scheme:
-    """The plain residual network ``y = x + alpha F(x)`` with a constant ``alpha``, as a scheme.
-
-    Source: the baselines of De, Smith, NeurIPS 2020, table 1, with ``alpha`` not learnt.
-
-    Example:
-      >>> constant_alpha(0.1).anatomy.residual
-      0.1
-    """
-    if not math.isfinite(alpha):
-        raise ValueError(f"alpha={alpha!r} found; expected a finite number.")
-    alpha = float(alpha)
-    return Scheme(
-        name=f"constant_alpha_{alpha!r}",
-        title=f"constant α = {alpha:g}",
-        init=standard,
-        anatomy=Anatomy(conv_biases=True, residual=alpha),
-        reference="De, Smith: Batch Normalization Biases Residual Blocks, NeurIPS 2020, table 1",
-    )
-
-
 # Networks with bias vectors in their layers and nothing else.
 _bare = partial(Scheme, anatomy=Anatomy(conv_biases=True), fits=frozenset(FAMILIES))
 PLAIN = _bare(
@@ -251,5 +229,5 @@ SCHEMES = (
 )
 
 __all__ = [
-    "PLAIN", "SCHEMES", "constant_alpha", "default_init", "he", "orthogonal", "standard", "xavier",
+    "PLAIN", "SCHEMES", "default_init", "he", "orthogonal", "standard", "xavier",
 ]  # fmt: skip

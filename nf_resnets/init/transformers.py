@@ -66,14 +66,6 @@ def _stacks(title: str, role_map: RoleMap, decoder: str) -> dict[bool, int]:
     return layers
 
 
-def _check_norms(role_map: RoleMap) -> None:
-    """Refuses a tree without norms: every sum would enlarge its skip path, above 1."""
-    if not any(leaf.role is Role.NORM for leaf in role_map.leaves):
-        raise ValueError(
-            "no norms found in params; expected one after every sum, which enlarges the skip path."
-        )
-
-
 def _is_value_path(leaf: Leaf) -> bool:
     """Whether a leaf is a value, an out or a feed-forward matrix, and not a query or key."""
     return leaf.role is Role.BRANCH and leaf.weight and leaf.layer in _SCALED[leaf.m]
@@ -200,7 +192,10 @@ def deepnorm(
     role_map = roles.assign(params, rules)
     role_map.check_depth(depth)
     layers = _stacks("DeepNorm", role_map, decoder)
-    _check_norms(role_map)
+    if not any(leaf.role is Role.NORM for leaf in role_map.leaves):
+        raise ValueError(
+            "no norms found in params; expected one after every sum, whose skip path is enlarged."
+        )
     constants = alpha_beta(*(layers.get(side, 0) for side in (False, True)))
     if key is not None:
         params = xavier(params, key, rules=role_map)
@@ -251,32 +246,8 @@ def _alphas(encoder: int, decoder: int) -> tuple[float, float]:
     return first, second
 
 
-@takes_network
-def admin(
-    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
-) -> Any:
-    r"""Leaves a Transformer as it is, or, with ``key``, draws it from Xavier.
-
-    As :func:`nf_resnets.init.standard`; Admin is in the forward pass, ``x_k = LN(omega x_{k-1} +
-    F_k(x_{k-1}))``, whose constants (:func:`omega`) this library's Transformer has. For another one
-    they are ``schemes.get("admin").constants(depth, transitions).identity``, with True where the
-    decoder begins. A tree without norms is refused.
-
-    Source: Liu, Liu, Gao, Chen, Han, *Understanding the Difficulty of Training Transformers*, EMNLP
-    2020; admin_torch, ``admin.py``.
-
-    Example:
-      >>> from nf_resnets import schemes
-      >>> schemes.get("admin").constants(4, (False,) * 4).identity.round(3).tolist()
-      [1.451, 1.451, 1.451, 1.451]
-    """
-    role_map = roles.assign(params, rules)
-    _check_norms(role_map)
-    return standard(params, depth, key=key, rules=role_map)
-
-
 def omega(branches: int) -> float:
-    r"""``sqrt((n + 1) / ln(n + 1) - 1)``, by which a stack of ``n`` branches enlarges its skips.
+    r"""``sqrt((n + 1) / ln(n + 1) - 1)``, by which Admin enlarges the skips of ``n`` branches.
 
     In ``x_k = LN(omega x_{k-1} + F_k(x_{k-1}))`` a branch of variance 1 has the share ``1 / (1 +
     omega**2) = ln(n + 1) / (n + 1)`` of its sum, so that the shares of all come to about ``ln n``,
@@ -386,7 +357,7 @@ SCHEMES = (
     _for_transformers(
         name="admin",
         title="Admin",
-        init=admin,
+        init=standard,
         anatomy=_post(identity=partial(_skips, constants=_omegas)),
         reference="Liu et al.: Understanding the Difficulty of Training Transformers, EMNLP 2020; "
         "constants of admin_torch",
@@ -401,4 +372,4 @@ SCHEMES = (
     ),
 )
 
-__all__ = ["DECODER", "SCHEMES", "admin", "alpha_beta", "deepnorm", "dyt", "omega", "t_fixup"]
+__all__ = ["DECODER", "SCHEMES", "alpha_beta", "deepnorm", "dyt", "omega", "t_fixup"]

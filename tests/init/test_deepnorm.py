@@ -87,6 +87,5 @@ def test_the_bound_of_deepnorms_update_does_not_depend_on_the_depth(layers):
 
 def test_a_tree_without_norms_is_refused():
     params = drawn(network("plain")[1])
-    for function in (init.deepnorm, init.admin):
-        with pytest.raises(ValueError, match="no norms found in params"):
-            function(params, DEPTH)
+    with pytest.raises(ValueError, match="no norms found in params"):
+        init.deepnorm(params, DEPTH)

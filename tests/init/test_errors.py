@@ -121,7 +121,6 @@ VALUE_ERRORS = {
         "1 alphas found in params for 2 residual branches",
     ),
     "alpha is NaN": (lambda: _skipinit(NAN), "alpha=nan found ... finite"),
-    "constant alpha of NaN": (lambda: init.constant_alpha(NAN), "alpha=nan found"),
     "mode": (
         lambda: init.he(TREE, KEY, mode="fan_avg", rules=RULES),
         "mode='fan_avg' found ... 'fan_in' or 'fan_out'",

@@ -1,5 +1,6 @@
 """One file for a network: what goes in comes back, and whatever is wrong is said in a sentence."""
 
+import dataclasses
 import json
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from nf_resnets import init, trained
+from nf_resnets import schemes, trained
 from nf_resnets.models import ARCHITECTURES
 from tests.trained.networks import (
     assert_same,
@@ -98,7 +99,7 @@ def test_one_vocabulary_for_both_languages_is_kept_once(tmp_path):
 
 
 def test_what_a_file_cannot_hold_is_refused(tmp_path):
-    model = wide_resnet(init.constant_alpha(0.25))
+    model = wide_resnet(dataclasses.replace(schemes.get("plain"), name="mine"))
     with pytest.raises(ValueError, match="scheme='.*' is no registered scheme; expected"):
         trained.save(tmp_path / "net", model, drawn(model), inputs=takes())
 
