@@ -130,12 +130,6 @@ class BranchConstants(NamedTuple):
       residual: on the branch.
       identity: on the shortcut.
       beta: what the branch's input is divided by.
-
-    Example:
-      >>> import nf_resnets
-      >>> constants = BranchConstants(*get("rescalenet").constants(4))
-      >>> float(constants.part(0).residual)
-      0.5
     """
 
     residual: Any = None
@@ -262,7 +256,7 @@ def parametrized(
       scheme: whose initialisation, anatomy and groups it has.
       parametrization: which rates, and the exponent ``a`` of the branches.
       base_depth: ``L_base``: branches are multiplied by ``(L / L_base)**-a``.
-      texts: other fields, such as ``name`` and ``title``.
+      texts: other fields of the scheme, such as ``name`` and ``title``.
 
     Example:
       >>> import nf_resnets
@@ -270,23 +264,23 @@ def parametrized(
       >>> parametrized("layernorm_pre", COMPLETEP, base_depth=3).constants(6).residual.tolist()
       [0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
     """
-    found, exponent = get(scheme), parametrization.exponent
-    residual = found.anatomy.residual
+    plain, exponent = get(scheme), parametrization.exponent
+    residual = plain.anatomy.residual
     if exponent and residual != 1 and not isinstance(residual, DepthPower):
         raise ValueError(
-            f"scheme={found.name!r} has branches with a constant of their own; expected none, for "
+            f"scheme={plain.name!r} has branches with a constant of their own; expected none, for "
             f"{parametrization.title} multiplies branches by L**-{exponent:g}."
         )
     if exponent:
         residual = DepthPower(exponent, base_depth)
-    given: dict[str, Any] = {
-        "name": f"{found.name}_{parametrization.name}",
-        "title": f"{found.title}, {parametrization.title}",
+    fields: dict[str, Any] = {
+        "name": f"{plain.name}_{parametrization.name}",
+        "title": f"{plain.title}, {parametrization.title}",
         "reference": parametrization.reference,
-        **texts,
+        "anatomy": dataclasses.replace(plain.anatomy, residual=residual),
+        "parametrization": parametrization,
     }
-    anatomy = dataclasses.replace(found.anatomy, residual=residual)
-    return dataclasses.replace(found, anatomy=anatomy, parametrization=parametrization, **given)
+    return dataclasses.replace(plain, **fields | texts)
 
 
 _REGISTRY: dict[str, Scheme] = {}
@@ -336,13 +330,7 @@ def registered(*schemes: Scheme) -> Iterator[None]:
 
 
 def get(scheme: str | Scheme) -> Scheme:
-    """Returns the scheme of that name; a scheme itself is returned as it is.
-
-    Example:
-      >>> import nf_resnets
-      >>> get("fixup").anatomy.multiplier
-      True
-    """
+    """Returns the scheme of that name; a scheme itself is returned as it is."""
     if isinstance(scheme, Scheme):
         return scheme
     if isinstance(scheme, str) and scheme in _REGISTRY:
@@ -353,20 +341,14 @@ def get(scheme: str | Scheme) -> Scheme:
 
 
 def fitting(scheme: str | Scheme, family: str) -> Scheme:
-    """As :func:`get`, but refuses a scheme that is not for networks of that family.
-
-    Example:
-      >>> import nf_resnets
-      >>> fitting("fixup", "transformer").title
-      'Fixup'
-    """
-    found = get(scheme)
-    if family not in found.fits:
+    """As :func:`get`, but refuses a scheme that is not for networks of that family."""
+    chosen = get(scheme)
+    if family not in chosen.fits:
         raise ValueError(
-            f"scheme={found.name!r} is for {', '.join(sorted(found.fits))} networks; expected one "
-            f"for {family} networks."
+            f"scheme={chosen.name!r} is for {', '.join(sorted(chosen.fits))} networks; expected "
+            f"one for {family} networks."
         )
-    return found
+    return chosen
 
 
 def names(family: str | None = None) -> tuple[str, ...]:

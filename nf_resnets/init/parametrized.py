@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -39,10 +38,10 @@ def at_base(scheme: str | Scheme, base: Any, base_depth: int | None = None) -> S
       >>> scheme.constants(6).residual.tolist()
       [0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
     """
-    found = schemes.get(scheme)
-    parametrization = found.parametrization
+    plain = schemes.get(scheme)
+    parametrization = plain.parametrization
     if parametrization == STANDARD:
-        return found
+        return plain
     shapes = jax.eval_shape(lambda tree: tree, base)
 
     def init(
@@ -55,8 +54,8 @@ def at_base(scheme: str | Scheme, base: Any, base_depth: int | None = None) -> S
         role_map = roles.assign(params, rules)
         given = roles.assign(shapes, role_map.rules)
         factors = {
-            leaf: parametrization.factors(of, "sgd").std
-            for leaf, of in zip(
+            leaf: parametrization.factors(ratios, "sgd").std
+            for leaf, ratios in zip(
                 role_map.leaves, roles.sizes(role_map, given, base_depth), strict=True
             )
         }
@@ -64,20 +63,18 @@ def at_base(scheme: str | Scheme, base: Any, base_depth: int | None = None) -> S
         def rescale(leaf: Leaf, value: Any) -> Any:
             return value if factors[leaf] == 1 else (value * factors[leaf]).astype(value.dtype)
 
-        return role_map.map(rescale, found.init(params, depth, key=key, rules=role_map))
+        return role_map.map(rescale, plain.init(params, depth, key=key, rules=role_map))
 
-    texts = {name: getattr(found, name) for name in ("name", "title", "reference")}
+    texts = {name: getattr(plain, name) for name in ("name", "title", "reference")}
     depth = base_depth or roles.assign(shapes).num_branches
-    return dataclasses.replace(parametrized(found, parametrization, depth, **texts), init=init)
+    return parametrized(plain, parametrization, depth, init=init, **texts)
 
 
 SCHEMES = (
     parametrized(PLAIN, MUP, name="mup", title=MUP.title),
     *(
-        dataclasses.replace(
-            parametrized(PLAIN, each, name=each.name, title=each.title),
-            fits=PLAIN.fits - {"plain"},  # there must be branches
-        )
+        # There must be branches.
+        parametrized(PLAIN, each, name=each.name, title=each.title, fits=PLAIN.fits - {"plain"})
         for each in (DEPTH_MUP, COMPLETEP)
     ),
 )
