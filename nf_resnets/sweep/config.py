@@ -22,7 +22,7 @@ Config = Annotated[
 ]
 
 
-def read_config(path: Path) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]]:
+def read_config(path: Path) -> tuple[dict[str, Sequence[Any]], dict[str, Any]]:
     """The grid and the settings in a file.
 
     The file is a JSON object of settings, of which a row's results are passed over; or of ``grid``

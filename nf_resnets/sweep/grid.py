@@ -33,7 +33,7 @@ UNREAD = ("alpha", "dropout", "base_model", "drops", "drop_factor")
 class Sweep:
     """A grid whose every point has been checked against its data."""
 
-    axes: Mapping[str, tuple[Any, ...]]  # of each swept setting its values
+    axes: Mapping[str, Sequence[Any]]  # of each swept setting its values
     base: Mapping[str, Any]  # the other settings, where they are not the defaults
     firsts: tuple[Plan, ...]  # a run of each combination of all settings but ``NUMBERS``
     task: ImageTask
@@ -57,10 +57,11 @@ class Sweep:
 
     def count(self, rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
         """Of each program how many of some rows are runs of the grid, which are not made."""
-        allowed = {
-            name: {*(self.axes.get(name) or (plan.settings[name] for plan in self.firsts))}
-            for name in FIELDS
+        allowed: dict[str, Any] = {
+            name: {plan.settings[name] for plan in self.firsts} for name in FIELDS
         }
+        for name, values in self.axes.items():
+            allowed[name] = values if isinstance(values, range) else {*values}
         return Counter(
             row["program"]
             for row in rows

@@ -20,7 +20,7 @@ from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.program import Program, Start
 from nf_resnets.training.run import Plan
 from nf_resnets.training.state import TrainState
-from nf_resnets.training.step import Vectorize
+from nf_resnets.training.mesh import Vectorize
 
 
 class Task(Protocol):
@@ -131,13 +131,13 @@ def step_seconds(
         return statistics.median(times)
     lowered = task.lower(plan, mesh, vectorize=vectorize)
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), lowered.args_info[0])
-    states, split = training.shard_runs(zeros[0], mesh), training.replicate(zeros[1], mesh)
-    once, steps = training.shard_runs(np.ones_like(zeros[2]), mesh), lowered.compile()
+    states, split = training.shard_runs(zeros[0], mesh), training.replicate(zeros[2], mesh)
+    once, steps = training.shard_runs(np.ones_like(zeros[1]), mesh), lowered.compile()
     for _ in range(8):
         begun = time.perf_counter()
-        states = jax.block_until_ready(steps(states, split, once).states)
+        states = jax.block_until_ready(steps(states, once, split).states)
         times.append(time.perf_counter() - begun)
-    return statistics.median(times) / len(zeros[2])
+    return statistics.median(times) / len(zeros[1])
 
 
 def store_programs(folder: Path) -> None:

@@ -24,7 +24,7 @@ class Result:
     """What there is of a sweep when its command ends."""
 
     rows: list[dict[str, Any]]  # of the grid's runs that are over
-    axes: Mapping[str, tuple[Any, ...]]  # with the rates that were added
+    axes: Mapping[str, Sequence[Any]]  # with the rates that were added
     base: Mapping[str, Any]  # the other settings that are not the defaults
     counts: Mapping[str, int]  # of the runs in each state
     exit_code: int  # 0; 1 if runs failed; 143 and the like after a signal

@@ -233,7 +233,7 @@ MOST = 1_000_000
 """Points of a grid; more are a slip, such as a range of seeds written in the wrong unit."""
 
 
-def parse(axes: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+def parse(axes: Sequence[str]) -> dict[str, Sequence[Any]]:
     """Reads axes such as ``peak_lr=2^-8:2^2``, and gives the values of each in order, each once.
 
     After the equals sign stand values with commas between them, each a number, a power ``2^-3``, a
@@ -246,23 +246,31 @@ def parse(axes: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 
     Example:
       >>> parse(["peak_lr=2^-2:2^0", "seed=0:1", "scheme=fixup,skipinit"])
-      {'peak_lr': (0.25, 0.5, 1.0), 'seed': (0, 1), 'scheme': ('fixup', 'skipinit')}
+      {'peak_lr': (0.25, 0.5, 1.0), 'seed': range(0, 2), 'scheme': ('fixup', 'skipinit')}
     """
-    axis_values: dict[str, tuple[Any, ...]] = {}
+    axis_values: dict[str, Sequence[Any]] = {}
     for axis in axes:
         name, _, text = axis.partition("=")
         name = name.strip().replace("-", "_")
         if name in axis_values:
             raise ValueError(f"the axis {name} is there twice; expected all its values in one.")
-        pieces = [list(_values(name, piece.strip())) for piece in text.split(",")]
+        pieces = [_values(name, piece.strip()) for piece in text.split(",")]
         if not all(pieces):
             raise ValueError(f"{shown(axis)} has a range without values; expected one that rises.")
-        values = itertools.chain(*pieces)
-        axis_values[name] = tuple(dict.fromkeys(typed(name, value) for value in values))
+        values = pieces[0] if len(pieces) == 1 else tuple(itertools.chain(*pieces))
+        axis_values[name] = _each_once(name, values)
     return axis_values
 
 
-def _values(name: str, text: str) -> Iterable[Any]:
+def _each_once(name: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Values of the field's type; a range of whole numbers, of which a grid may have a million, stays one."""
+    if isinstance(values, range) and name in FIELDS and FIELDS[name][0] is int:
+        typed(name, values[0]), typed(name, values[-1])
+        return values
+    return tuple(dict.fromkeys(typed(name, value) for value in values))
+
+
+def _values(name: str, text: str) -> Sequence[Any]:
     """The values of a part of an axis; what is no number stays a text, which `typed` refuses."""
     kind, optional = FIELDS.get(name, (str, False))
     if text.lower() == "none" and optional:
@@ -301,7 +309,7 @@ def _number(text: str) -> float | int | str:
 
 def checked(
     axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any] | None = None
-) -> dict[str, tuple[Any, ...]]:
+) -> dict[str, Sequence[Any]]:
     """The axes with values of the fields' types, each once.
 
     Raises:
@@ -319,10 +327,7 @@ def checked(
         raise ValueError(
             f"{both[0]} is an axis of the grid and given besides; expected one of both."
         )
-    return {
-        name: tuple(dict.fromkeys(typed(name, value) for value in values))
-        for name, values in axes.items()
-    }
+    return {name: _each_once(name, values) for name, values in axes.items()}
 
 
 def points(

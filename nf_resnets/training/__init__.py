@@ -2,7 +2,6 @@
 
 from nf_resnets.training.apply import ApplyFn, Functions, eval_apply, functions_of, train_apply
 from nf_resnets.training.images import (
-    ImageTraining,
     device_splits,
     image_program,
     image_test,
@@ -16,7 +15,7 @@ from nf_resnets.training.relative import relative_to
 from nf_resnets.training.run import Plan, Run
 from nf_resnets.training.state import TrainState, create_state
 from nf_resnets.training.step import replica_step
-from nf_resnets.training.steps import LONGEST, make_train_steps
+from nf_resnets.training.steps import LONGEST, ImageTraining, make_train_steps
 from nf_resnets.training.streamed import StreamedTraining, streamed_program
 from nf_resnets.training.wave import Hooks, Stopped, train
 

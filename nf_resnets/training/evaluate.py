@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from nf_resnets.data.augment import normalize
 from nf_resnets.data.batch import DeviceData, training_batch
@@ -17,7 +17,7 @@ from nf_resnets.models.conv import never_stored
 from nf_resnets.models.layers import GhostBatchNorm
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.loss import correct
-from nf_resnets.training.mesh import DATA, SWEEP
+from nf_resnets.training.mesh import DATA, over_runs
 from nf_resnets.training.state import TrainState
 
 
@@ -52,29 +52,6 @@ def make_evaluate(
         return {"loss": loss, "accuracy": accuracy}
 
     return over_runs(one_run, mesh)
-
-
-def over_runs(
-    one_run: Callable[..., Any], mesh: Mesh, *, spec: Any = None, whole: bool = False
-) -> jax.stages.Wrapped:
-    """Compiles ``one_run(state, more, data)`` for ``R`` runs, of which ``data`` is the same.
-
-    They are computed one after another in one loop, so that eight runs compile as fast as one does;
-    there is no backward pass, which loops would slow down.
-
-    ``spec`` says how the data is sharded, by default it is whole on every device. The result is
-    sharded over the runs, or ``whole`` on every process.
-    """
-    per_run, shared = PartitionSpec(SWEEP), PartitionSpec()
-
-    def local_runs(state: Any, more: Any, data: Any) -> Any:
-        return lax.map(lambda run: one_run(*run, data), (state, more))
-
-    sharded = jax.shard_map(
-        local_runs, mesh=mesh, in_specs=(per_run, per_run, spec or shared), out_specs=per_run
-    )
-
-    return jax.jit(sharded, out_shardings=NamedSharding(mesh, shared if whole else per_run))
 
 
 def batch_sums(
@@ -129,4 +106,4 @@ def make_estimate_batch_stats(
     return over_runs(one_run, mesh)
 
 
-__all__ = ["batch_sums", "make_estimate_batch_stats", "make_evaluate", "over_runs"]
+__all__ = ["batch_sums", "make_estimate_batch_stats", "make_evaluate"]

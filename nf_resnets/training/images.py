@@ -19,11 +19,10 @@ from nf_resnets.training.apply import eval_apply, has_batch_norm, train_apply
 from nf_resnets.training.evaluate import make_estimate_batch_stats, make_evaluate
 from nf_resnets.training.initial import (
     CALIBRATION_EXAMPLES,
-    Draw,
     make_initial,
     refuse_other_params,
 )
-from nf_resnets.training.mesh import DATA, SWEEP, replicate, shard_runs
+from nf_resnets.training.mesh import DATA, SWEEP, Vectorize, replicate, shard_runs
 from nf_resnets.training.program import (
     InitialFn,
     Program,
@@ -34,48 +33,10 @@ from nf_resnets.training.program import (
     state_shapes,
 )
 from nf_resnets.training.state import OptimizerFn, TrainState
-from nf_resnets.training.step import NOISE, Vectorize
-from nf_resnets.training.steps import LONGEST, METRICS, make_train_steps
+from nf_resnets.training.steps import ImageTraining, make_train_steps
 
 TEST_BATCH = 500
 """Examples in a batch of a test, at most."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageTraining:
-    """How the steps of a program on images are made.
-
-    Attributes:
-      batch_size: examples in a step of one run, over all its devices.
-      num_steps: steps of a run.
-      augmentation: what is done to the training images.
-      micro_batches: how many parts a device cuts its part of the batch into.
-      bn_estimate_batches: how many training batches BatchNorm's statistics are estimated from
-        before each test; 0 to test with the running averages.
-      draw: the weights that the schemes start from (:func:`nf_resnets.training.draw_params`).
-      label_smoothing: the fraction of a label that is spread over all classes.
-      average_decay: the decay of a moving average of the parameters, which is then tested in their
-        place; None for no average.
-      calibration_examples: training images that data-dependent schemes look at.
-      gradient_noise: whether the curve has the gradient's signal and noise as well
-        (:func:`nf_resnets.training.replica_step`).
-    """
-
-    batch_size: int
-    num_steps: int
-    augmentation: data.Augmentation = data.Augmentation()
-    micro_batches: int = 1
-    bn_estimate_batches: int = 0
-    draw: Draw = "fan_in"
-    label_smoothing: float = 0.0
-    average_decay: float | None = None
-    calibration_examples: int = CALIBRATION_EXAMPLES
-    gradient_noise: bool = False
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the curve's columns."""
-        return (*METRICS, *NOISE) if self.gradient_noise else METRICS
 
 
 def image_program(
@@ -127,7 +88,7 @@ def image_program(
         ).compile()
 
         def steps(states: TrainState, counts: np.ndarray) -> Steps:
-            return executable(states, train_split, shard_runs(np.asarray(counts, np.int32), mesh))
+            return executable(states, shard_runs(np.asarray(counts, np.int32), mesh), train_split)
 
         return steps
 
@@ -200,21 +161,9 @@ def _lower(
     vectorize: Vectorize,
 ) -> jax.stages.Lowered:
     """Lowers many steps in one call; states and split are arrays, or shapes with shardings."""
-    steps_per_epoch = data.steps_per_epoch(train_split.labels.shape[0], training.batch_size)
-    run_steps = make_train_steps(
-        train_apply(model, shards=mesh.shape[DATA] * training.micro_batches),
-        optimizer,
-        mesh,
-        batch_size=training.batch_size,
-        augmentation=training.augmentation,
-        micro_batches=training.micro_batches,
-        label_smoothing=training.label_smoothing,
-        vectorize=vectorize,
-        longest=min(steps_per_epoch, LONGEST),
-        gradient_noise=training.gradient_noise,
-    )
+    run_steps = make_train_steps(model, optimizer, mesh, training, vectorize=vectorize)
     counts = jax.ShapeDtypeStruct(stacked.step.shape, jnp.int32, sharding=stacked.step.sharding)
-    return run_steps.lower(stacked, train_split, counts)
+    return run_steps.lower(stacked, counts, train_split)
 
 
 def device_splits(dataset: data.Dataset, mesh: Mesh) -> tuple[data.DeviceData, data.DeviceData]:
@@ -284,7 +233,4 @@ def image_test(
     return test
 
 
-__all__ = [
-    "ImageTraining", "device_splits", "first_images", "image_program", "image_test",
-    "lower_image_steps",
-]  # fmt: skip
+__all__ = ["device_splits", "first_images", "image_program", "image_test", "lower_image_steps"]

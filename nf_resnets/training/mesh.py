@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 SWEEP, DATA = "sweep", "data"
 """The two axes: runs of a sweep along the one, the slices of each run's batch along the other."""
+
+Vectorize = Literal["auto", "vmap", "loop"]
 
 
 def make_mesh(
@@ -86,4 +89,47 @@ def _put(tree: Any, sharding: NamedSharding) -> Any:
     return jax.tree.map(put, tree)
 
 
-__all__ = ["DATA", "SWEEP", "make_mesh", "replicate", "shard_runs", "stack", "unstack"]
+def over_runs(
+    one_run: Callable[..., Any],
+    mesh: Mesh,
+    *,
+    data: PartitionSpec = PartitionSpec(),
+    vectorize: Vectorize = "loop",
+    donate: bool = False,
+    whole: bool = False,
+) -> jax.stages.Wrapped:
+    """Compiles ``one_run(*run, data)`` for ``R`` runs, sharded over the mesh's ``sweep`` axis.
+
+    Args:
+      one_run: its arguments are a run's own, ``[R, ...]`` in the compiled function, and last the
+        data that all runs share.
+      mesh: see :func:`make_mesh`.
+      data: how the data is sharded; by default it is whole on every device.
+      vectorize: whether a device computes its runs by ``vmap`` or in a loop, so that eight compile
+        as fast as one.
+      donate: whether the first argument is given up.
+      whole: whether the result is whole on every process, and not sharded over the runs.
+    """
+
+    def local_runs(runs: tuple[Any, ...], data: Any) -> Any:
+        if jax.tree.leaves(runs)[0].shape[0] == 1:
+            return stack([one_run(*unstack(runs, 0), data)])
+        if vectorize == "vmap":
+            return jax.vmap(one_run, in_axes=(*(0 for _ in runs), None))(*runs, data)
+        return lax.map(lambda run: one_run(*run, data), runs)
+
+    per_run = PartitionSpec(SWEEP)
+    sharded = jax.shard_map(local_runs, mesh=mesh, in_specs=(per_run, data), out_specs=per_run)
+    # The outputs' shardings are named because the compiler calls an axis of one device unsharded,
+    # and the second step would be looked up under other shardings than the first.
+    return jax.jit(
+        lambda *arguments: sharded(arguments[:-1], arguments[-1]),
+        donate_argnums=(0,) if donate else (),
+        out_shardings=NamedSharding(mesh, PartitionSpec() if whole else per_run),
+    )
+
+
+__all__ = [
+    "DATA", "SWEEP", "Vectorize", "make_mesh", "over_runs", "replicate", "shard_runs", "stack",
+    "unstack",
+]  # fmt: skip

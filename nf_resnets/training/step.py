@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from nf_resnets.analysis.noise_scale import pair_estimates, squared_norm
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.loss import correct, cross_entropy
-from nf_resnets.training.mesh import DATA, SWEEP, stack, unstack
+from nf_resnets.training.mesh import DATA
 from nf_resnets.training.state import OptimizerFn, TrainState, is_counter, moved_average
 
 Metrics = dict[str, jax.Array]
-Vectorize = Literal["auto", "vmap", "loop"]
 
 
 def replica_step(
@@ -214,28 +213,6 @@ def _as_before(new: Any, old: Any) -> Any:
     )
 
 
-def compile_step(
-    one_run: Callable[[TrainState, dict[str, jax.Array]], tuple[TrainState, Metrics]], mesh: Mesh
-) -> jax.stages.Wrapped:
-    """Compiles a step of runs on batches from the host: one for each place of the ``sweep`` axis.
-
-    ``step(states, batch) -> (states, metrics)`` is made of ``one_run(state, batch) -> (state,
-    metrics)``, the step of a replica of one run; the states given are donated.
-    """
-
-    def local_run(states: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
-        state, metrics = one_run(unstack(states, 0), batch)
-        return stack([state]), stack([metrics])
-
-    per_run = PartitionSpec(SWEEP)
-    sharded = jax.shard_map(
-        local_run, mesh=mesh, in_specs=(per_run, PartitionSpec(DATA)), out_specs=per_run
-    )
-    # The outputs' shardings are named because the compiler calls an axis of one device unsharded,
-    # and the second step would be looked up under other shardings than the first.
-    return jax.jit(sharded, donate_argnums=(0,), out_shardings=NamedSharding(mesh, per_run))
-
-
 def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
     """Refuses a batch that does not divide over the devices and their micro-batches."""
     devices = mesh.shape[DATA]
@@ -246,7 +223,4 @@ def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
         )
 
 
-__all__ = [
-    "NOISE", "Metrics", "Vectorize", "check_batch", "compile_step", "own_params", "replica_step",
-    "update", "varying",
-]  # fmt: skip
+__all__ = ["NOISE", "Metrics", "check_batch", "own_params", "replica_step", "update", "varying"]

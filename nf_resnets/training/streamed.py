@@ -19,13 +19,13 @@ from nf_resnets.data.crop import RandomCrop
 from nf_resnets.data.mixup import mixture
 from nf_resnets.data.order import local_positions
 from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
-from nf_resnets.training.evaluate import batch_sums, over_runs
+from nf_resnets.training.evaluate import batch_sums
 from nf_resnets.training.host_steps import DeviceIterator, HostSteps, local_rows
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
-from nf_resnets.training.mesh import DATA
+from nf_resnets.training.mesh import DATA, over_runs
 from nf_resnets.training.program import Program, Start, build
 from nf_resnets.training.state import OptimizerFn, TrainState
-from nf_resnets.training.step import Metrics, check_batch, compile_step, replica_step
+from nf_resnets.training.step import Metrics, check_batch, replica_step
 from nf_resnets.training.steps import METRICS
 
 DeviceBatch = dict[str, jax.Array]
@@ -182,7 +182,7 @@ def make_streamed_step(
             micro_batches=micro_batches, label_smoothing=label_smoothing,
         )  # fmt: skip
 
-    return compile_step(one_run, mesh)
+    return over_runs(one_run, mesh, data=PartitionSpec(DATA), donate=True)
 
 
 def make_streamed_evaluate(
@@ -200,7 +200,7 @@ def make_streamed_evaluate(
         return lax.psum(sums, DATA)
 
     # Whole on every process, for each adds up the sums of all runs by itself.
-    sums_of = over_runs(one_run, mesh, spec=PartitionSpec(DATA), whole=True)
+    sums_of = over_runs(one_run, mesh, data=PartitionSpec(DATA), whole=True)
 
     def evaluate(
         params: Any, batch_stats: Any, batches: Iterable[DeviceBatch]

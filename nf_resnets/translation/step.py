@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from nf_resnets import models
 from nf_resnets.data import example_keys, local_positions
-from nf_resnets.training.mesh import DATA
+from nf_resnets.training.mesh import DATA, over_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
-from nf_resnets.training.step import Metrics, compile_step, own_params, update
+from nf_resnets.training.step import Metrics, own_params, update
 from nf_resnets.translation.loss import token_losses
 from nf_resnets.translation.vocabulary import PADDING
 
@@ -119,7 +119,7 @@ def make_train_step(
             axis_name=DATA,
         )
 
-    return compile_step(one_run, mesh)
+    return over_runs(one_run, mesh, data=PartitionSpec(DATA), donate=True)
 
 
 __all__ = ["make_train_step", "replica_step"]

@@ -54,13 +54,8 @@ def image_steps(
 ) -> Program:
     """Many steps on images in memory, of so many runs for each of the mesh's ``sweep`` axis."""
     mesh = training.make_mesh(sweep, devices=devices)
-    function = training.make_train_steps(
-        training.train_apply(model, shards=mesh.shape[DATA]),
-        sgd,
-        mesh,
-        batch_size=batch,
-        vectorize="vmap",
-    )
+    how = training.ImageTraining(batch, num_steps=1)
+    function = training.make_train_steps(model, sgd, mesh, how, vectorize="vmap")
     images = jnp.zeros((1, side, side, 3))
     states = states_of(model, mesh, (images,), sweep * runs)
     split = DeviceData(
@@ -70,7 +65,7 @@ def image_steps(
         std=shaped(mesh, (3,), np.float32),
     )
     counts = shaped(mesh, (sweep * runs,), np.int32, "sweep")
-    return Program(function, (states, split, counts))
+    return Program(function, (states, counts, split))
 
 
 def sweep(devices: Any) -> Program:

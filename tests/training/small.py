@@ -113,7 +113,7 @@ def train(steps, states, data, mesh, *, num_steps):
     data = training.replicate(data, mesh)
     curves = []
     while (left := num_steps - sum(map(len, curves))) > 0:
-        found = steps(states, data, training.shard_runs(np.full(runs, left, np.int32), mesh))
+        found = steps(states, training.shard_runs(np.full(runs, left, np.int32), mesh), data)
         states, (count, *others) = found.states, found.counts.tolist()
         assert others == [count] * (runs - 1)
         names = list(found.curve)

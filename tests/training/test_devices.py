@@ -55,8 +55,9 @@ def state_of(scheme, **options):
     return small.state_of(small.he_variables(model_of(scheme)), **options)
 
 
-def steps_on(apply_fn, mesh, **options):
-    return training.make_train_steps(apply_fn, small.sgd, mesh, batch_size=BATCH, **options)
+def steps_on(apply_fn, mesh, vectorize="auto", **options):
+    how = training.ImageTraining(BATCH, num_steps=STEPS, **options)
+    return training.make_train_steps(apply_fn, small.sgd, mesh, how, vectorize=vectorize)
 
 
 @functools.cache

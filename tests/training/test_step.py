@@ -87,8 +87,8 @@ def state_of(optimizer=small.sgd, **options):
 @functools.cache
 def steps_on(sweep, data, vectorize="auto", **options):
     return training.make_train_steps(
-        network, small.sgd, small.mesh_of(sweep, data), batch_size=BATCH, longest=5,
-        vectorize=vectorize, **options,
+        network, small.sgd, small.mesh_of(sweep, data),
+        training.ImageTraining(BATCH, num_steps=5, **options), vectorize=vectorize,
     )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def call(states, counts, sweep=1, data=1, **options):
     states = training.shard_runs(training.stack(states), mesh)
     counts = training.shard_runs(np.asarray(counts, np.int32), mesh)
     split = training.replicate(SPLIT, mesh)
-    return small.host(steps_on(sweep, data, **options)(states, split, counts))
+    return small.host(steps_on(sweep, data, **options)(states, counts, split))
 
 
 PARTS = {"micro_batches": 2, "label_smoothing": 0.2, "gradient_noise": True}
