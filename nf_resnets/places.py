@@ -1,10 +1,13 @@
-"""Output paths, tried before anything is computed for them, and files read and written whole."""
+"""Output paths, tried before anything is computed for them; files held, read and written whole."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -56,6 +59,26 @@ def write_whole(path: Path, data: bytes, *, overwrite: bool) -> None:
         part.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[int]:
+    """Opens a file that no other process holds, and holds it until the block ends.
+
+    The system lets go when the process ends, however it ends.
+
+    Raises:
+      BlockingIOError: if another process holds the file.
+      OSError: if it is a link, or cannot be opened.
+    """
+    if path.is_symlink() or (path.exists() and path.stat().st_nlink > 1):
+        raise OSError(f"{path} is a link; expected a file that only this program has.")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def read_file(path: str | os.PathLike[str]) -> bytes:
     """Reads a file; a pipe or a device, which may never end, is refused.
 
@@ -68,4 +91,4 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     return file.read_bytes()
 
 
-__all__ = ["read_file", "try_file", "try_folder", "write_whole"]
+__all__ = ["held", "read_file", "try_file", "try_folder", "write_whole"]

@@ -148,7 +148,7 @@ def _regimes(sweep: SweepResults) -> Cells:
             f"{fit[part] * 2 ** fit[f'{part}_error']:.3g})"
             for part in ("slope", "batch_size", "largest")
         ]  # fmt: skip
-        left_out = "; ".join(f"B = {e['batch_size']:g}: {e['reason']}" for e in fit["left_out"])
+        left_out = "; ".join(f"B = {size:g}: {why}" for size, why in fit["left_out"].items())
         title = series_title(fit["group"], "batch_size", sweep.names)
         cells.append([title, METRICS[fit["metric"]][0].split(" (")[0], *parts, left_out])
     return cells if sweep.regimes else []

@@ -17,10 +17,10 @@ from jax.sharding import Mesh
 from nf_resnets import training
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.training.callbacks import Callback
+from nf_resnets.training.mesh import Vectorize
 from nf_resnets.training.program import Program, Start
 from nf_resnets.training.run import Plan
 from nf_resnets.training.state import TrainState
-from nf_resnets.training.mesh import Vectorize
 
 
 class Task(Protocol):

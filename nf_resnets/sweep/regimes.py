@@ -32,14 +32,6 @@ class Point(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LeftOut:
-    """A batch size that is not in the fit, and why."""
-
-    batch_size: float
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Regimes:
     """The fitted curve of the best rates of several batch sizes.
 
@@ -55,7 +47,7 @@ class Regimes:
       largest: the rate of large batches; None if the data do not show it.
       batch_size: ``largest / slope``; None unless both show. Of the smooth form it is the batch
         size at half of the largest rate, for SGD in theory the gradient noise scale.
-      left_out: the batch sizes that are not in the fit, with the reason.
+      left_out: of each batch size that is not in the fit the reason.
     """
 
     group: dict[str, Any]
@@ -68,7 +60,7 @@ class Regimes:
     largest_error: float | None
     batch_size: float | None
     batch_size_error: float | None
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: Mapping[float, str] = dataclasses.field(default_factory=dict)
 
 
 def regimes(
@@ -137,7 +129,7 @@ def regimes(
         metric,
         shows="both" if both else "linear" if linear else "saturated" if saturated else "neither",
         form="smooth" if curve.smooth else "bent",
-        left_out=tuple(LeftOut(size, reason) for size, reason in reasons.items() if reason),
+        left_out={size: reason for size, reason in reasons.items() if reason},
         **fitted,
     )
 
@@ -255,4 +247,4 @@ def _errors(curve: _Curve, x: np.ndarray, error: np.ndarray) -> list[float | Non
     ]
 
 
-__all__ = ["Form", "LeftOut", "Point", "Regimes", "regimes", "regimes_of"]
+__all__ = ["Form", "Point", "Regimes", "regimes", "regimes_of"]

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from nf_resnets.training.checkpoint import held
+from nf_resnets.places import held
 
 NESTED = ("history", "measures", "resolved", "traceback", "made", "data")
 """What is no column of a table: lists, mappings and long texts."""

@@ -263,9 +263,10 @@ def parse(axes: Sequence[str]) -> dict[str, Sequence[Any]]:
 
 
 def _each_once(name: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Values of the field's type; a range of whole numbers, of which a grid may have a million, stays one."""
+    """Values of the field's type; a range of whole numbers, maybe a million, stays a range."""
     if isinstance(values, range) and name in FIELDS and FIELDS[name][0] is int:
-        typed(name, values[0]), typed(name, values[-1])
+        for end in (values[0], values[-1]):
+            typed(name, end)
         return values
     return tuple(dict.fromkeys(typed(name, value) for value in values))
 

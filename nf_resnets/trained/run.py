@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nf_resnets.places import held
 from nf_resnets.trained.file import TrainedError
 from nf_resnets.training.callbacks import Callback, Callbacks
-from nf_resnets.training.checkpoint import Checkpoints, held
+from nf_resnets.training.checkpoint import Checkpoints
 from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.program import Program, Start
 from nf_resnets.training.run import Plan

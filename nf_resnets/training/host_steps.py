@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import jax
@@ -28,27 +28,25 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     return np.array(sorted(rows))
 
 
-class DeviceIterator:
+def on_devices(
+    batches: Iterator[dict[str, Any]], mesh: Mesh
+) -> Generator[dict[str, jax.Array], None, None]:
     """Puts a host's batches, in the order of its :func:`local_rows`, on the devices of a mesh."""
+    sharding = _sharding(mesh)
+    try:
+        for batch in batches:
+            # On a CPU arrays would share the memory, into which a loader may read its next batch.
+            yield {
+                name: jax.make_array_from_process_local_data(sharding, np.array(values))
+                for name, values in batch.items()
+            }
+    finally:
+        _close(batches)
 
-    def __init__(self, batches: Iterator[dict[str, Any]], mesh: Mesh) -> None:
-        self._batches, self._sharding = batches, _sharding(mesh)
 
-    def __iter__(self) -> DeviceIterator:
-        return self
-
-    def __next__(self) -> dict[str, jax.Array]:
-        # On a CPU arrays would share the memory, into which a loader may read its next batch.
-        return {
-            name: jax.make_array_from_process_local_data(self._sharding, np.array(values))
-            for name, values in next(self._batches).items()
-        }
-
-    def close(self) -> None:
-        """Ends what reads ahead."""
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
+def _close(batches: Any) -> None:
+    """Ends what reads ahead."""
+    getattr(batches, "close", lambda: None)()
 
 
 def _sharding(mesh: Mesh) -> NamedSharding:
@@ -148,11 +146,8 @@ class HostSteps:
 
     def close(self) -> None:
         """Ends what reads ahead for this thread."""
-        reading = self._reading
-        close = getattr(reading.batches, "close", None)
-        if close is not None:
-            close()
-        reading.batches, reading.at = None, None
+        _close(self._reading.batches)
+        self._reading.batches, self._reading.at = None, None
 
 
-__all__ = ["BatchesFn", "DeviceIterator", "HostSteps", "Reading", "local_rows"]
+__all__ = ["BatchesFn", "HostSteps", "Reading", "local_rows", "on_devices"]

@@ -93,7 +93,7 @@ def over_runs(
     one_run: Callable[..., Any],
     mesh: Mesh,
     *,
-    data: PartitionSpec = PartitionSpec(),
+    data: PartitionSpec = PartitionSpec(),  # noqa: B008 (a frozen value)
     vectorize: Vectorize = "loop",
     donate: bool = False,
     whole: bool = False,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from nf_resnets.data.mixup import mixture
 from nf_resnets.data.order import local_positions
 from nf_resnets.training.apply import ApplyFn, eval_apply, train_apply
 from nf_resnets.training.evaluate import batch_sums
-from nf_resnets.training.host_steps import DeviceIterator, HostSteps, local_rows
+from nf_resnets.training.host_steps import HostSteps, local_rows, on_devices
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, Draw, make_initial
 from nf_resnets.training.mesh import DATA, over_runs
 from nf_resnets.training.program import Program, Start, build
@@ -78,13 +79,13 @@ def streamed_program(
         micro_batches=training.micro_batches, label_smoothing=training.label_smoothing,
     )  # fmt: skip
 
-    def batches(seed: int, first_step: int) -> DeviceIterator:
+    def batches(seed: int, first_step: int) -> Iterator[DeviceBatch]:
         read = stream.training_stream(
             train_split, seed=seed, batch_size=training.batch_size, num_steps=training.num_steps,
             first_step=first_step, rows=local_rows(mesh, training.batch_size), crop=training.crop,
             reading=training.reading,
         )  # fmt: skip
-        return DeviceIterator(read, mesh)
+        return on_devices(read, mesh)
 
     def first_images() -> np.ndarray:
         # Central crops: what a data-dependent scheme measures needs no random ones.
@@ -129,11 +130,8 @@ def _test(
 
     def test(states: TrainState) -> Mapping[str, np.ndarray]:
         read = _test_batches(split, training, size, local_rows(mesh, size), training.reading)
-        batches = DeviceIterator(read, mesh)
-        try:
+        with contextlib.closing(on_devices(read, mesh)) as batches:
             return evaluate(states.tested_params, states.batch_stats, batches)
-        finally:
-            batches.close()
 
     return test
 

@@ -104,7 +104,7 @@ def test_a_best_rate_at_the_edge_is_a_bound_and_not_a_value():
     others = [Point(8, 0.5, 0.5, 0.5, "only"), Point(8192, None, None, None)]
     fit = regimes([*linear, *censored, *others])
     assert (fit.shows, fit.slope) == ("linear", pytest.approx(1 / 64))
-    reasons = {out.batch_size: out.reason for out in fit.left_out}
+    reasons = fit.left_out
     assert list(reasons) == [8, 1024, 4096, 8192]
     assert reasons[8] == "only one rate, 0.5, was tried" and reasons[8192] == "no run finished"
     assert "highest tried: only a lower bound" in reasons[1024]

@@ -8,8 +8,9 @@ import pytest
 from nf_resnets import places
 from nf_resnets.cli import networks as command
 from nf_resnets.command_line import finish
+from nf_resnets.places import held
 from nf_resnets.trained import run
-from nf_resnets.training.checkpoint import Checkpoints, held
+from nf_resnets.training.checkpoint import Checkpoints
 from tests.trained.conftest import wanted
 
 

@@ -1,10 +1,10 @@
-"""The device iterator: each process reads its own rows."""
+"""Batches on devices: each process reads its own rows."""
 
 import jax
 import numpy as np
 import pytest
 
-from nf_resnets.training.host_steps import DeviceIterator, local_rows
+from nf_resnets.training.host_steps import local_rows, on_devices
 from nf_resnets.training.mesh import make_mesh
 
 
@@ -13,7 +13,7 @@ def test_every_device_gets_its_slice_of_the_batch(sweep, data):
     mesh = make_mesh(sweep, data)
     assert local_rows(mesh, 16).tolist() == list(range(16))
     values = {"image": np.arange(48).reshape(16, 3), "label": np.arange(16, dtype=np.int32)}
-    (batch,) = DeviceIterator(iter([values]), mesh)
+    (batch,) = on_devices(iter([values]), mesh)
     for name, array in batch.items():
         np.testing.assert_array_equal(np.asarray(array), values[name])
         assert array.dtype == jax.dtypes.canonicalize_dtype(values[name].dtype)
@@ -31,5 +31,5 @@ def test_a_loader_may_use_its_memory_again():
             values[:] = value
             yield {"image": values}
 
-    found = list(DeviceIterator(again(), make_mesh(devices=jax.devices()[:1])))
+    found = list(on_devices(again(), make_mesh(devices=jax.devices()[:1])))
     assert [float(batch["image"].mean()) for batch in found] == [0.0, 1.0, 2.0]

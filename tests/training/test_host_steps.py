@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nf_resnets import training
-from nf_resnets.training.host_steps import DeviceIterator, HostSteps
+from nf_resnets.training.host_steps import HostSteps, on_devices
 from nf_resnets.training.steps import METRICS
 from nf_resnets.training.streamed import make_streamed_step
 from tests.training import streamed_process as small
@@ -23,7 +23,7 @@ class Batches:
 
     def __init__(self, mesh, count, seconds, first_step):
         Batches.opened += 1
-        self._iterator = DeviceIterator(self._made(first_step, count, seconds), mesh)
+        self._iterator = on_devices(self._made(first_step, count, seconds), mesh)
         self.closed = False
 
     def _made(self, first_step, count, seconds):

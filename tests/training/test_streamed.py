@@ -8,7 +8,7 @@ import pytest
 
 from nf_resnets import training
 from nf_resnets.data import imagenet, mixture
-from nf_resnets.training.host_steps import DeviceIterator
+from nf_resnets.training.host_steps import on_devices
 from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
 
 B, SIDE, CLASSES = 16, 2, 5
@@ -56,7 +56,7 @@ def test_a_step_is_that_of_numpy(devices, mixup, smoothing):
     mesh = training.make_mesh(devices=jax.devices()[:devices])
     options = {"batch_size": B, "mixup": mixup, "label_smoothing": smoothing}
     step = make_streamed_step(linear, sgd, mesh, **options)
-    (batch,) = DeviceIterator(iter([{"image": IMAGES, "label": LABELS, "index": LABELS}]), mesh)
+    (batch,) = on_devices(iter([{"image": IMAGES, "label": LABELS, "index": LABELS}]), mesh)
     states, metrics = step(training.shard_runs(training.stack([state()]), mesh), batch)
     loss, kernel = in_numpy(mixup, smoothing)
     # Sums of up to 16 x 12 float32 products of size one: a few hundred roundings of 6e-8.
@@ -71,7 +71,7 @@ def test_a_step_is_that_of_numpy(devices, mixup, smoothing):
 def test_runs_draw_their_own_mixtures():
     mesh = training.make_mesh(2, 2, devices=jax.devices()[:4])
     step = make_streamed_step(linear, sgd, mesh, batch_size=B, mixup=0.7)
-    (batch,) = DeviceIterator(iter([{"image": IMAGES, "label": LABELS}]), mesh)
+    (batch,) = on_devices(iter([{"image": IMAGES, "label": LABELS}]), mesh)
     states = training.shard_runs(training.stack([state(0), state(1)]), mesh)
     _, metrics = step(states, batch)
     expected = [in_numpy(0.7, 0.0, seed)[0] for seed in (0, 1)]
@@ -93,7 +93,7 @@ def test_the_evaluation_counts_what_counts_once(devices):
         parts.append({"image": padded[rows], "label": label, "counts": counts})
     kernels = np.stack([KERNEL, -KERNEL, 0 * KERNEL])
     params = training.shard_runs({"kernel": kernels}, mesh)
-    found = evaluate(params, {}, DeviceIterator(iter(parts), mesh))
+    found = evaluate(params, {}, on_devices(iter(parts), mesh))
     x = ((images.astype(np.float64) - MEAN) / STD).reshape(11, -1)
     for run, kernel in enumerate(kernels):
         z = x @ kernel.astype(np.float64)
