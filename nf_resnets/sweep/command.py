@@ -96,7 +96,7 @@ def end(command: Callable[[], int | None]) -> int:
 
 
 def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
-    """Prints what would be made, and how long it would take, measured or on chips elsewhere."""
+    """Prints what would be made, and how long it would take, here or on chips elsewhere."""
     rows = list(Rows(options.out).read().values())
     done = sweep.count(row for row in rows if not (options.retry and row["state"] in FAILED))
     runs = Counter(plan.program for plan in sweep.firsts)
@@ -110,31 +110,28 @@ def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
     if not chips:
-        _measured(options.execution, sweep, rows, left)
+        _timed(options.execution, rows, left)
     elif for_topology.report(sweep.task, left, chips, options.execution, options.topology):
         raise SystemExit(1)
 
 
-def _measured(
-    execution: Execution, sweep: Sweep, rows: Sequence[Row], left: Mapping[str, tuple[Plan, int]]
-) -> None:
-    """Prints what programs cost here, from earlier runs or a few steps."""
-    devices = jax.devices()
-    mesh = engine.sweep_mesh(devices, execution.devices_per_run or len(devices))
-    workers = execution.workers or engine.default_workers(devices)
+def _timed(execution: Execution, rows: Sequence[Row], left: Mapping[str, tuple[Plan, int]]) -> None:
+    """Prints what programs cost here, as far as runs that have finished say it."""
+    workers = execution.workers or engine.default_workers(jax.devices())
     print(f"Programs: {len(left)}, each compiled once")
-    seconds = 0.0
+    seconds, unknown = 0.0, 0
     for plan, runs in left.values():
-        each = programs.step_seconds(plan, rows, sweep.task, mesh, execution.vectorize)
-        seconds += runs * plan.num_steps * each
-        print(
-            f"  {programs.describe(plan)}: {runs:,} runs of {plan.num_steps:,} steps, "
-            f"{1e3 * each:.3g} ms a step",
-            flush=True,
-        )
+        each = programs.step_seconds(plan, rows)
+        seconds += runs * plan.num_steps * (each or 0.0)
+        unknown += each is None
+        step = "" if each is None else f", {1e3 * each:.3g} ms a step"
+        print(f"  {programs.describe(plan)}: {runs:,} runs of {plan.num_steps:,} steps{step}")
+    if unknown:
+        print(f"Time: unknown until a run of each program has finished; {unknown} have none")
+        return
     print(
-        f"Time: about {duration_text(seconds / workers)} on {device_name()}, without compiling and "
-        "tests" + (f", {workers} programs at a time" if workers > 1 else "")
+        f"Time: about {duration_text(seconds / workers)} on {device_name()}, without compiling"
+        + (f", {workers} programs at a time" if workers > 1 else "")
     )
 
 

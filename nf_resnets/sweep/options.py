@@ -75,7 +75,8 @@ class Options:
     """Make the runs as tasks on a cluster of Ray: its address, or auto. All nodes must share the
     folder. Where a worker or a node dies, its task goes on elsewhere."""
     dry_run: bool = False
-    """Print the grid, the programs and how long it will take, from measured steps; make nothing."""
+    """Print the grid, the programs and, once a run of each has finished, how long the others will
+    take; make nothing."""
     topology: str | None = None
     """With --dry-run: compile every program for this TPU slice, such as v5e:4x4, on this machine,
     which needs none, and print what it needs of the chips and the least time it can take."""

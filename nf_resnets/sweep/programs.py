@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
-from nf_resnets import training
-from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.mesh import Vectorize
 from nf_resnets.training.program import Program, Start
@@ -115,29 +112,14 @@ class Programs:
                 del self._users[name], self._futures[name]
 
 
-def step_seconds(
-    plan: Plan, rows: Sequence[Mapping[str, Any]], task: ImageTask, mesh: Mesh, vectorize: Any
-) -> float:
-    """The seconds of one step of one run, as the runs in the rows took, else measured now.
-
-    Measured are steps of states of zeros, for which nothing but the steps has to be compiled.
-    """
+def step_seconds(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """The seconds of one step of one run, as finished runs of the program took; None without any."""
     times = [
         row["seconds"] / row["steps_done"]
         for row in rows
         if row["program"] == plan.program and row["state"] == "finished"
     ]
-    if times:
-        return statistics.median(times)
-    lowered = task.lower(plan, mesh, vectorize=vectorize)
-    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), lowered.args_info[0])
-    states, split = training.shard_runs(zeros[0], mesh), training.replicate(zeros[2], mesh)
-    once, steps = training.shard_runs(np.ones_like(zeros[1]), mesh), lowered.compile()
-    for _ in range(8):
-        begun = time.perf_counter()
-        states = jax.block_until_ready(steps(states, once, split).states)
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times) / len(zeros[1])
+    return statistics.median(times) if times else None
 
 
 def store_programs(folder: Path) -> None:

@@ -87,7 +87,6 @@ def test_the_same_command_again_makes_nothing_new(made, monkeypatch, capsys):
 def test_a_dry_run_says_what_it_would_take(made, monkeypatch, capsys):
     out, _ = made
     axes = ("peak_lr=2^-6:2^-3", "seed=0:1", "scheme=skipinit,alpha_one")
-    # Of this program the rows say how long a step takes, so nothing has to be compiled.
     here(monkeypatch, "--grid", *axes, *TINY, "--out", out, "--dry-run")
     said = capsys.readouterr().out
     assert "Grid: 16 runs, 12 of them done" in said
@@ -95,6 +94,8 @@ def test_a_dry_run_says_what_it_would_take(made, monkeypatch, capsys):
     assert "Programs: 1, each compiled once" in said
     assert "4 runs of 6 steps" in said
     assert re.search(r"^Time: about \d", said, re.M)
+    here(monkeypatch, "--grid", *axes, *TINY, "--out", out / "other", "--dry-run")
+    assert "Time: unknown until a run of each program has finished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

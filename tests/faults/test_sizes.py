@@ -53,7 +53,6 @@ def test_a_dry_run_of_a_million_points_makes_none_of_them(tmp_path, monkeypatch,
     made = []
     check = settings.make
     monkeypatch.setattr(settings, "make", lambda values: made.append(0) or check(values))
-    # What a step takes is known, so that nothing is compiled.
     axes = settings.parse(["peak_lr=2^-8:2^1", "scheme=skipinit,alpha_one", "seed=0:49999"])
     sweep = make_sweep(axes, {"model": "wrn-10-1"})
     assert len(sweep.programs) == 1

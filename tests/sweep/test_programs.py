@@ -1,4 +1,4 @@
-"""The programs of a sweep: shared, let go of, measured, stored."""
+"""The programs of a sweep: shared, let go of, timed, stored."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import weakref
 from types import SimpleNamespace
 
 import jax
-import numpy as np
 import pytest
 
-from nf_resnets import training
 from nf_resnets.sweep import programs
 from nf_resnets.sweep.programs import Programs
 from nf_resnets.training.run import Plan
@@ -70,25 +68,14 @@ def test_one_that_cannot_be_built_is_said_to_all_and_tried_again():
     assert [event[2] for event in shared._callback.of("on_compile_end")] == [0, 0]
 
 
-def test_the_seconds_of_a_step_are_read_off_the_rows_or_measured():
+def test_the_seconds_of_a_step_are_read_off_the_rows():
     rows = [
         {"state": state, "program": PLAN.program, "seconds": seconds, "steps_done": 10}
         for state, seconds in (("finished", 2.0), ("finished", 3.0), ("finished", 9.0),
                                ("diverged", 99.0), ("failed", 0.0))
     ]  # fmt: skip
-
-    mesh = training.make_mesh(devices=jax.devices()[:1])
-
-    def lower(plan, mesh, *, vectorize):
-        def steps(states, split, counts):
-            return training.Steps(states + split[0], {}, counts, counts)
-
-        shapes = [jax.ShapeDtypeStruct((4,), np.float32)] * 2
-        return jax.jit(steps).lower(*shapes, jax.ShapeDtypeStruct((4,), np.int32))
-
-    task = SimpleNamespace(lower=lower)
-    assert programs.step_seconds(PLAN, rows, task, mesh, "auto") == 0.3
-    assert 0 < programs.step_seconds(PLAN, [], task, mesh, "auto") < 0.1
+    assert programs.step_seconds(PLAN, rows) == 0.3
+    assert programs.step_seconds(PLAN, rows[3:]) is None
 
 
 @pytest.mark.parametrize(
