@@ -113,7 +113,7 @@ class Programs:
 
 
 def step_seconds(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """The seconds of one step of one run, as finished runs of the program took; None without any."""
+    """The seconds of one step of one run, by the finished runs of the program, or None."""
     times = [
         row["seconds"] / row["steps_done"]
         for row in rows

@@ -81,11 +81,11 @@ def image_program(
     if isinstance(example, TrainState) and isinstance(model, nn.Module):
         refuse_other_params(model, (_image(dataset),), example.params)
 
+    run_steps = make_train_steps(model, optimizer, mesh, training, vectorize=vectorize)
+
     def compile_steps(stacked: Any) -> Callable[[TrainState, np.ndarray], Steps]:
         # Compiled ahead of time, so that a call with other shapes is an error, not a compilation.
-        executable = _lower(
-            model, optimizer, mesh, training, stacked, train_split, vectorize
-        ).compile()
+        executable = _lower(run_steps, stacked, train_split).compile()
 
         def steps(states: TrainState, counts: np.ndarray) -> Steps:
             return executable(states, shard_runs(np.asarray(counts, np.int32), mesh), train_split)
@@ -135,7 +135,8 @@ def lower_image_steps(
         example,
         mesh.shape[SWEEP] * runs_per_device,
     )
-    return _lower(model, optimizer, mesh, training, stacked, split, vectorize)
+    run_steps = make_train_steps(model, optimizer, mesh, training, vectorize=vectorize)
+    return _lower(run_steps, stacked, split)
 
 
 def _image(dataset: data.Dataset) -> jax.Array:
@@ -152,16 +153,9 @@ def _initial(
 
 
 def _lower(
-    model: Any,
-    optimizer: OptimizerFn,
-    mesh: Mesh,
-    training: ImageTraining,
-    stacked: TrainState,
-    train_split: data.DeviceData,
-    vectorize: Vectorize,
+    run_steps: jax.stages.Wrapped, stacked: TrainState, train_split: data.DeviceData
 ) -> jax.stages.Lowered:
     """Lowers many steps in one call; states and split are arrays, or shapes with shardings."""
-    run_steps = make_train_steps(model, optimizer, mesh, training, vectorize=vectorize)
     counts = jax.ShapeDtypeStruct(stacked.step.shape, jnp.int32, sharding=stacked.step.sharding)
     return run_steps.lower(stacked, counts, train_split)
 
