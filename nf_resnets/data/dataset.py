@@ -1,4 +1,4 @@
-"""Image sets as NumPy arrays, checked where they are made.
+"""Image sets as NumPy arrays, checked on construction.
 
 The whole set is held in memory as raw pixels; the training step puts it on the device and gathers,
 crops, flips and normalises there.
@@ -28,9 +28,9 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training and a test split; :func:`from_splits` checks them and makes the statistics.
+    """A training and a test split that have been checked; ``from_splits`` fills in the statistics.
 
-    Attributes:
+    Args:
       name: its name in messages.
       train: training split.
       test: test split.
@@ -40,6 +40,10 @@ class Dataset:
       std: standard deviation of the training pixels, per channel, in raw pixel units.
       max_value: the largest value that a pixel can take, in raw pixel units: 16 for digits, 255
         for the others.
+
+    Raises:
+      ValueError: if the arrays cannot be trained on; the message names the split, and for a bad
+        value the index of the first one.
     """
 
     name: str
@@ -50,6 +54,30 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     max_value: float
+
+    def __post_init__(self) -> None:
+        if len(set(self.class_names)) < self.num_classes:
+            raise ValueError(
+                f"{self.name}: class_names={self.class_names!r} found; expected "
+                f"{self.num_classes}, no name twice."
+            )
+        for kind, split in (("train", self.train), ("test", self.test)):
+            _check(f"{self.name}, {kind} split", split, self.num_classes, self.max_value)
+        shapes = self.train.images.shape[1:], self.test.images.shape[1:]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"{self.name}: images of {shapes[0]} and test images of {shapes[1]} found."
+            )
+        labels = self.train.labels
+        if np.all(labels == labels[0]):
+            raise ValueError(
+                f"{self.name}, train split: all {len(labels)} labels are {labels[0]}; at least two "
+                "classes must be present."
+            )
+        if not min(self.std) > 0:
+            raise ValueError(
+                f"{self.name}: std={self.std} found; a constant channel cannot be normalised."
+            )
 
 
 def from_splits(
@@ -69,8 +97,7 @@ def from_splits(
       max_value: the largest value that a pixel can take.
 
     Raises:
-      ValueError: if the arrays cannot be trained on; the message names the split, and for a bad
-        value the index of the first one.
+      ValueError: if the arrays cannot be trained on.
 
     Example:
       >>> images = np.arange(16, dtype=np.uint8).reshape(4, 2, 2, 1)
@@ -78,25 +105,11 @@ def from_splits(
       >>> from_splits("mine", train=split, test=split, class_names=("cat", "dog")).mean
       (7.5,)
     """
-    names = tuple(class_names)
-    if len(set(names)) < len(names):
-        raise ValueError(
-            f"{name}: class_names={names!r} found; expected {len(names)}, no name twice."
-        )
-    for kind, split in (("train", train), ("test", test)):
-        _check(f"{name}, {kind} split", split, len(names), max_value)
-    shapes = train.images.shape[1:], test.images.shape[1:]
-    if shapes[0] != shapes[1]:
-        raise ValueError(f"{name}: images of {shapes[0]} and test images of {shapes[1]} found.")
-    if np.all(train.labels == train.labels[0]):
-        raise ValueError(
-            f"{name}, train split: all {len(train.labels)} labels are {train.labels[0]}; at least "
-            "two classes must be present."
-        )
+    class_names = tuple(class_names)
+    # Before the statistics, which mean nothing for pixels that are NaN or of a wrong shape.
+    _check(f"{name}, train split", train, len(class_names), max_value)
     mean, std = _channel_statistics(train.images)
-    if not min(std) > 0:
-        raise ValueError(f"{name}: std={std} found; a constant channel cannot be normalised.")
-    return Dataset(name, train, test, len(names), names, mean, std, max_value)
+    return Dataset(name, train, test, len(class_names), class_names, mean, std, max_value)
 
 
 def from_arrays(
