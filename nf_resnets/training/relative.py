@@ -34,7 +34,7 @@ def relative_to(
       :func:`nf_resnets.optim.parametrized`.
 
     Raises:
-      ValueError: if the base has no leaf for one of the network's.
+      ValueError: if the base is of another class, or has no leaf for one of the network's.
 
     Example:
       >>> import jax.numpy as jnp
@@ -48,6 +48,11 @@ def relative_to(
     def shapes(of: Any) -> Any:
         return jax.eval_shape(of.init, jax.random.key(0), *example)["params"]
 
+    if type(base_model) is not type(model):
+        raise ValueError(
+            f"a base network of class {type(base_model).__name__} found; expected "
+            f"{type(model).__name__}."
+        )
     depths = {name: getattr(model, name) for name in DEPTHS if hasattr(model, name)}
     base = shapes(base_model.clone(scheme=model.scheme, **depths))
     depth = base_model.num_branches or None
