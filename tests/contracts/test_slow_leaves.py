@@ -79,7 +79,7 @@ def of_streamed(module):
     def optimizer(scheme, monkeypatch):
         point = module.SCALES["smoke"][0] | {"scheme": scheme, "weight_decay": 0.5}
         split = SimpleNamespace(num_examples=320)
-        encoded = SimpleNamespace(split=lambda _: split, num_classes=10)
+        encoded = SimpleNamespace(splits={"train": split}, num_classes=10)
         return imagenet.setup(lambda _: {}, None, point, encoded).optimizer(HYPER)
 
     return optimizer

@@ -8,7 +8,7 @@ from docs.machinery import outputs
 
 PAGES = outputs.executed_pages()
 # Nothing is trained on these; the others take a minute together.
-QUICK = ("from_torch", "own_tree", "questions", "resume")
+QUICK = ("own_tree", "questions", "resume")
 
 
 @pytest.mark.parametrize(
