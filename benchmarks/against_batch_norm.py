@@ -1,4 +1,4 @@
-"""Against batch normalisation: what it costs in step time, memory and compile time.
+"""Against batch normalization: what it costs in step time, memory and compile time.
 
 The same network in this library, with BatchNorm, with Fixup's scalars, and with SkipInit's one
 scalar a branch. The steps take turns, and so do the compilations. Memory is what the compiler plans
@@ -25,7 +25,7 @@ from benchmarks import cases
 from benchmarks.cases import Case
 from benchmarks.timing import Row, interleaved, ratio
 
-TITLE = "Against batch normalisation: the same network, normalised and not"
+TITLE = "Against batch normalization: the same network, normalized and not"
 
 SCHEMES = ("batchnorm", "skipinit", "fixup")  # the last is what the others are compared with
 

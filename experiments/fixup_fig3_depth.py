@@ -1,7 +1,7 @@
 r"""Fixup's figure 3: depth of residual networks against test accuracy after the first epoch.
 
 Claim (section 4.1): Fixup trains networks of up to 10,000 layers with the learning rate of batch
-normalisation, while LSUV and scaling each block by sqrt(1/2) fail past 100 layers. The SkipInit
+normalization, while LSUV and scaling each block by sqrt(1/2) fail past 100 layers. The SkipInit
 paper (table 1) adds that `alpha = 0` trains at 1,000 layers and `alpha = 1` does not.
 
 Setting: WRN-n-1, momentum 0.9, weight decay 5e-4. `--scale paper` is CIFAR-10, one epoch, with crop

@@ -1,4 +1,4 @@
-r"""Fixup's table 1: the test error of ResNet-110 on CIFAR-10 with and without normalisation.
+r"""Fixup's table 1: the test error of ResNet-110 on CIFAR-10 with and without normalization.
 
 Claim (section 4.2): "Fixup obtains 7% relative improvement in test error compared with standard
 initialization", "is trained with the same learning rate and converge[s] as fast as network with
@@ -101,7 +101,7 @@ def figure(results: Results, path: Path) -> None:
     """Draws the mean training accuracy over the seeds, as far as all of them went."""
     curves = mean_curves(results, results.rows)
     panel = Panel("step", "training accuracy (%)", curves, y_limits=(0, 100), level=results.level)
-    title = "Training accuracy with and without normalisation"
+    title = "Training accuracy with and without normalization"
     curves_figure([panel], path, title=title, subtitle=results.about)
 
 

@@ -23,7 +23,7 @@ groups of GroupNorm in layers of 64 channels, here 16.
 
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
 ResNet-50 with an eighth of the channels: 15 epochs, the rate falling after 70 and 90% of the steps,
-seven minutes on two cores. It shows whether this bottleneck network trains without normalisation at
+seven minutes on two cores. It shows whether this bottleneck network trains without normalization at
 BatchNorm's learning rate, with and without mixup. At batch 64 the rate of 0.05 is twice the
 published one.
 

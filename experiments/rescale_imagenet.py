@@ -2,7 +2,7 @@ r"""RescaleNet on ImageNet: ResNet-50, ResNet-101 and VGG-19, the biases calibra
 
 Claim: with constants on both paths, weights that shrink with the block's number, a multiplier on
 each branch, and biases that are set once from a batch and then learned, deep networks train without
-normalisation as well as with it, those without shortcuts included.
+normalization as well as with it, those without shortcuts included.
 
 Published top-1 test accuracies of RescaleNet (%): ResNet-50 76.57 +- 0.084, ResNet-101 77.55 +-
 0.110 (six runs each), not reproduced here. We have no published number for VGG-19.

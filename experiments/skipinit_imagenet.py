@@ -1,6 +1,6 @@
 r"""SkipInit on ImageNet: ResNet-50 version 2 at batch sizes from 256 to 4,096.
 
-Claim: at small batches SkipInit trains ResNet-50 without normalisation as well as BatchNorm does,
+Claim: at small batches SkipInit trains ResNet-50 without normalization as well as BatchNorm does,
 and better with some dropout. At the largest batch BatchNorm keeps its accuracy and the others lose
 it, since BatchNorm's benefit is that larger learning rates are stable. Published accuracies are
 `PUBLISHED` (arXiv:2002.10444v1, table 3, best learning rate of each), not reproduced here.
@@ -19,7 +19,7 @@ Fixup's scalars at a tenth of the rate, and the number of rates are ours.
 `--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
 ResNet-26 version 2 with an eighth of the channels, at batches of 32 and 256, four rates and, where
 the best is at an edge of them, one beyond, in about ten minutes on two cores. It shows that
-regularised SkipInit trains without normalisation at the smaller batch, and which rates are too
+regularised SkipInit trains without normalization at the smaller batch, and which rates are too
 large for each scheme. It shows nothing about accuracies on ImageNet.
 """
 

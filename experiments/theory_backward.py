@@ -7,7 +7,7 @@ variants that do not train at 1,000 layers "the residual branch contributes equa
 
 Expected at initialisation, for the ratio of the two gradients (root mean squares) at the input of
 block `l`: with BatchNorm in the branch it falls as `l**-0.5`. It is constant and near 1 if the
-block is multiplied by `sqrt(1/2)` or normalised after the sum, or if the only BatchNorm is the
+block is multiplied by `sqrt(1/2)` or normalized after the sum, or if the only BatchNorm is the
 last. It is constant and in proportion to `L**-0.5` with `alpha = L**-0.5`.
 
 Setting: one stage of `L` pre-activation blocks of two 3x3 convolutions, images of random signs, the

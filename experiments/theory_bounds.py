@@ -1,6 +1,6 @@
 r"""Fixup's Theorems 1 and 2: gradients at initialisation are bounded below by the loss.
 
-Claim (section 2): in a network without normalisation, `||dl/dx_{i-1}|| >= (l - H(p)) / ||x_{i-1}||`
+Claim (section 2): in a network without normalization, `||dl/dx_{i-1}|| >= (l - H(p)) / ||x_{i-1}||`
 at the input of every block, and the same for sets of weights that scale the logits: the stem, the
 head, a shortcut's convolution together with one of its branch. Logits that blow up with the depth
 therefore make gradients blow up.

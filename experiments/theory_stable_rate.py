@@ -106,7 +106,7 @@ def make_network(
     labels = jnp.asarray(dataset.train.labels)
     apply_fn = training.train_apply(model)
     shapes = jax.eval_shape(model.init, jax.random.key(0), images[:1])
-    # In training a batch is normalised by its own statistics: what runs along does not matter.
+    # In training a batch is normalized by its own statistics: what runs along does not matter.
     stats = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes.get("batch_stats", {}))
 
     def loss(q: Any, scales: Any, batch: jax.Array) -> jax.Array:

@@ -30,7 +30,7 @@ def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def digits_batch(batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """The first images of the 8x8 digits, normalised, and their labels."""
+    """The first images of the 8x8 digits, normalized, and their labels."""
     dataset = data.load("digits")
     images = dataset.train.images[:batch_size].astype(np.float32)
     images = (images - np.float32(dataset.mean)) / np.float32(dataset.std)
@@ -38,7 +38,7 @@ def digits_batch(batch_size: int) -> tuple[jax.Array, jax.Array]:
 
 
 def normalized(dataset: data.Dataset, images: np.ndarray, side: int) -> jax.Array:
-    """Images, normalised and resized where that changes them: ``[B, side, side, C]``."""
+    """Images, normalized and resized where that changes them: ``[B, side, side, C]``."""
     mean, std = jnp.asarray(dataset.mean), jnp.asarray(dataset.std)
     normal = data.normalize(jnp.asarray(images), mean, std)
     shape = (len(images), side, side, images.shape[-1])

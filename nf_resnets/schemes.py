@@ -22,7 +22,7 @@ from nf_resnets.roles import LAYER_ROLES, Group, Role
 
 PerBranch = Callable[[tuple[bool, ...]], Any]
 """Constants of the branches: from whether the shape changes at the k-th branch, a bool for each of
-``k = 1..L``, to an array ``[L]``. (A normaliser-free network needs to know.) In a Transformer the
+``k = 1..L``, to an array ``[L]``. (A normalizer-free network needs to know.) In a Transformer the
 one change is where the decoder begins."""
 
 FAMILIES = ("pre_activation", "post_activation", "plain", "transformer")
@@ -51,7 +51,7 @@ class Anatomy:
       alpha: SkipInit's learnable scalar on every branch.
       conv_biases: a bias vector in every convolution, and in every linear layer of a Transformer's
         branches.
-      norm: the normalisation, if any; ``"layer"`` is a Transformer's, and so are the elementwise
+      norm: the normalization, if any; ``"layer"`` is a Transformer's, and so are the elementwise
         ``"dyt"`` and ``"derf"``, which stand in its place.
       norm_place: where it stands. ``"default"``: after the convolutions (before the activations, in
         pre-activation networks); ``"merge"``: there, and after every sum of skip and branch;
@@ -104,7 +104,7 @@ class Anatomy:
 
     @property
     def normalized(self) -> bool:
-        """Whether there is any normalisation."""
+        """Whether there is any normalization."""
         return self.norm is not None
 
     @property

@@ -14,7 +14,7 @@
 # %% [markdown]
 # # Your network, three lines, no BatchNorm
 #
-# You have a deep residual network, and you want to train it **without normalisation**. Here you
+# You have a deep residual network, and you want to train it **without normalization**. Here you
 # learn
 #
 # 1. why it does not train with a standard initialisation,
@@ -78,7 +78,7 @@ FIGURES = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## A network of your own
 #
-# Fifty layers in plain Flax, without this library and without normalisation: a stem, 24 residual
+# Fifty layers in plain Flax, without this library and without normalization: a stem, 24 residual
 # blocks of two convolutions in three stages, a head. In place of BatchNorm's biases and scales the
 # blocks have the *scalars* of the Fixup paper: a bias before each layer, and a multiplier on the
 # branch.
@@ -196,7 +196,7 @@ for name, place in (("accuracy on the batch", 2), ("training loss", 1)):
     )
 plotting.curves_figure(
     panels, FIGURES / "runs.png",
-    title=f"{6 * BLOCKS + 2} layers without normalisation, from two initialisations",
+    title=f"{6 * BLOCKS + 2} layers without normalization, from two initialisations",
     subtitle="digits, 16 to 64 channels, batch 64, learning rate 0.1, mean of 5 steps",
 )  # fmt: skip
 Image(FIGURES / "runs.png", width=760)

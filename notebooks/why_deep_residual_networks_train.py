@@ -246,7 +246,7 @@ Image(FIGURES / "updates.png", width=820)
 # %% [markdown]
 # ## What to take away
 #
-# - A residual network without normalisation does not train when its branches start too large: the
+# - A residual network without normalization does not train when its branches start too large: the
 #   signal explodes, or the first step does.
 # - BatchNorm prevents this by downscaling deep branches by $1/\sqrt{k}$; SkipInit, Fixup and
 #   RescaleNet do it by construction.

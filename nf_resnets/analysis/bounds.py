@@ -1,6 +1,6 @@
 """Lower bounds on gradients at initialisation: Theorems 1 and 2 of the Fixup paper.
 
-A ReLU network without normalisation whose biases are 0 is positively homogeneous in the input of
+A ReLU network without normalization whose biases are 0 is positively homogeneous in the input of
 each block and in certain sets of parameters: ``f(x; a u) = a f(x; u)`` for every ``a > 0``. So the
 derivative of the loss in the direction of such a ``u`` itself is ``<dl/du, u> = l(z, y) - H(p)``,
 exactly (equation 6), and by Cauchy and Schwarz ``||dl/du|| >= (l - H) / ||u||``: logits that blow
@@ -77,7 +77,7 @@ def block_bounds(
     r"""Theorem 1 at the input of every residual block, for every example of a batch.
 
     ``||dl / dx_{i-1}|| >= (l(z, y) - H(p)) / ||x_{i-1}||``, equation 2, in the L2 norm. One
-    backward pass of the *sum* of the losses gives all gradients: in a network without normalisation
+    backward pass of the *sum* of the losses gives all gradients: in a network without normalization
     no example sees another.
 
     Args:
@@ -93,7 +93,7 @@ def block_bounds(
       Arrays ``[L, B]``, the blocks in order from the input.
 
     Raises:
-      ValueError: if a bias is not 0 or the network normalises. Under ``jit`` the biases cannot be
+      ValueError: if a bias is not 0 or the network normalizes. Under ``jit`` the biases cannot be
         looked at; ``directional`` then differs from ``lower_bound * norm``.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, Theorem 1 and appendix A.1.
@@ -197,7 +197,7 @@ def refuse_inhomogeneous(params: Any, role_map: RoleMap) -> None:
     if norms:
         raise ValueError(
             f"a norm or an embedding found at {norms[0]!r}; expected a network that is positively "
-            "homogeneous, without normalisation or attention, as Theorems 1 and 2 assume."
+            "homogeneous, without normalization or attention, as Theorems 1 and 2 assume."
         )
     for leaf, value in role_map.items(params):
         vector = leaf.role in roles.LAYER_ROLES or is_bias(leaf.path)

@@ -41,7 +41,7 @@ class ClosedForm(NamedTuple):
         none.
       backward: by what the squared norm of a gradient, over all units, grows from the block's
         output to its input: ``(a_k + b_k') active_k``. ``b_k'`` is ``b_k`` where nothing
-        normalises. A batch norm divides by the standard deviation, from which the channels' means
+        normalizes. A batch norm divides by the standard deviation, from which the channels' means
         are taken: ``b_k' = b_k / (v_{k-1} (1 - 1/pi)^(m-1))`` with ``v`` the variance of a channel,
         and likewise ``a_k / v_{k-1}`` of a convolution on the skip path.
     """

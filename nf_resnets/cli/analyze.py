@@ -166,7 +166,7 @@ def _check_family(family: str, what: str) -> None:
 def _batch(
     dataset: data.Dataset, options: Analyze, inputs: trained.Images | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Normalised images ``[B, H, W, C]`` and labels ``[B]``, chosen by the seed.
+    """Normalized images ``[B, H, W, C]`` and labels ``[B]``, chosen by the seed.
 
     Mean, deviation and size are those of the data set, or of what a trained network takes.
     """

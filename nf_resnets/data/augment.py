@@ -7,8 +7,8 @@ The data set lies in device memory as raw pixels; a step gathers its batch and c
     images = normalize(images, dataset.mean, dataset.std)
 
 which is the recipe of He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2,
-in the order of the published PyTorch pipelines: the raw image is padded with black and normalised
-afterwards, so the border is ``-mean / std`` and not the zero that padding a normalised image gives.
+in the order of the published PyTorch pipelines: the raw image is padded with black and normalized
+afterwards, so the border is ``-mean / std`` and not the zero that padding a normalized image gives.
 """
 
 from __future__ import annotations
@@ -116,11 +116,11 @@ def cutout(images: jax.Array, keys: jax.Array, size: int) -> jax.Array:
 
     The square's centre is uniform over the pixels of the image, its rows are those from
     ``row - size // 2`` to ``row - size // 2 + size - 1``, its columns likewise, and what lies
-    outside the image is clipped: squares near the border are smaller. On normalised images zero is
+    outside the image is clipped: squares near the border are smaller. On normalized images zero is
     the mean of the training pixels.
 
     Args:
-      images: ``[b, H, W, C]``, normalised.
+      images: ``[b, H, W, C]``, normalized.
       keys: as of :func:`random_crop`, which draws from another fold of them.
       size: pixels on each side of the square; 0 takes nothing away.
 

@@ -85,9 +85,9 @@ def training_batch(
     augmentation: Augmentation = Augmentation(),
     axis_name: str | None = None,
 ) -> dict[str, jax.Array]:
-    """Returns this replica's part of the batch of a step: gathered, augmented, normalised, mixed.
+    """Returns this replica's part of the batch of a step: gathered, augmented, normalized, mixed.
 
-    The images are cropped and flipped as raw pixels, then normalised; squares are taken away after
+    The images are cropped and flipped as raw pixels, then normalized; squares are taken away after
     that, as zeros, and mixed are the images that all this has been done to.
 
     Args:

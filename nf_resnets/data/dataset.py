@@ -1,7 +1,7 @@
 """Image sets as NumPy arrays, checked on construction.
 
 The whole set is held in memory as raw pixels; the training step puts it on the device and gathers,
-crops, flips and normalises there.
+crops, flips and normalizes there.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Dataset:
             )
         if not min(self.std) > 0:
             raise ValueError(
-                f"{self.name}: std={self.std} found; a constant channel cannot be normalised."
+                f"{self.name}: std={self.std} found; a constant channel cannot be normalized."
             )
 
 

@@ -32,7 +32,7 @@ def nf_resnet(
     key: jax.Array | None = None,
     rules: Rules | RoleMap | None = None,
 ) -> Any:
-    r"""Initialises a normaliser-free ResNet, section 3 of the paper.
+    r"""Initialises a normalizer-free ResNet, section 3 of the paper.
 
     A block is ``y = x + 0.2 g F(x / beta_k)``. Convolutions compute with scaled standardised
     weights (equation 1), which make ``F`` keep the variance 1; ``beta_k`` is the deviation that

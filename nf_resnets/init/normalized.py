@@ -1,4 +1,4 @@
-"""The baselines with normalisation, told apart by which norm there is and where it stands.
+"""The baselines with normalization, told apart by which norm there is and where it stands.
 
 All start from a standard initialisation, with the norms' scales 1 and biases 0 as a model's
 ``init`` has them; but zero-gamma, whose last scale of every branch is 0.

@@ -199,7 +199,7 @@ PLAIN = _bare(
     name="plain",
     title="plain residual",
     init=standard,
-    reference="He, Zhang, Ren, Sun: Deep Residual Learning, CVPR 2016, without normalisation",
+    reference="He, Zhang, Ren, Sun: Deep Residual Learning, CVPR 2016, without normalization",
 )
 SCHEMES = (
     PLAIN,

@@ -57,27 +57,27 @@ def takes_network(init: Init, *, alpha: bool = False) -> Init:
 
 
 def refuse_norms(role_map: RoleMap, title: str, *, weights: bool = False) -> None:
-    """Refuses a branch that normalises, as the network's computation or the rules show.
+    """Refuses a branch that normalizes, as the network's computation or the rules show.
 
-    ``weights`` says that a branch may normalise its weights.
+    ``weights`` says that a branch may normalize its weights.
     """
     normalized: dict[int, str | None] = {b.k: b.normalized for b in role_map.branches}
     if role_map.rules is not None:
         for leaf, ks in zip(role_map.leaves, role_map.beside, strict=True):
             if leaf.role is Role.NORM:
-                # Rules of a user's own do not say whether data or weights are normalised.
+                # Rules of a user's own do not say whether data or weights are normalized.
                 of_weights = leaf.path.endswith("/gain") if role_map.is_ours else weights
                 normalized |= dict.fromkeys(ks, "weights" if of_weights else "data")
     for branch in role_map.branches:
         if normalized[branch.k] == "data":
             raise ValueError(
                 f"residual branch {branch.name!r} contains a norm, and {title} is for "
-                "branches without normalisation; expected the norm to be taken out of the network, "
+                "branches without normalization; expected the norm to be taken out of the network, "
                 "or its leaves to be matched by keep= if it is meant."
             )
         if normalized[branch.k] == "weights" and not weights:
             raise ValueError(
-                f"residual branch {branch.name!r} normalises its weights, and {title} "
+                f"residual branch {branch.name!r} normalizes its weights, and {title} "
                 "scales weights, without effect there; expected plain weights, or a scheme that "
                 "leaves them as they are, such as 'skipinit'."
             )

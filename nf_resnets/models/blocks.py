@@ -181,7 +181,7 @@ class Layers:
     def norm(
         self, x: jax.Array, name: str, at: tuple[str, ...] = ("default", "merge")
     ) -> jax.Array:
-        """Normalises, if the norm's place is one of ``at``."""
+        """Normalizes, if the norm's place is one of ``at``."""
         if self.anatomy.norm_place not in at:
             return x
         if self.anatomy.has_batch_norm:
@@ -219,7 +219,7 @@ class Layers:
     def merged(
         self, shortcut: jax.Array, branch: jax.Array, constants: BranchConstants
     ) -> jax.Array:
-        """``identity * shortcut + residual * branch``, normalised where sums are.
+        """``identity * shortcut + residual * branch``, normalized where sums are.
 
         The branch is left out where stochastic depth says so.
         """

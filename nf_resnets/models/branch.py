@@ -79,7 +79,7 @@ def norm_stands(anatomy: Anatomy, place: Literal["pre", "post"]) -> bool:
 
 
 def normalized(anatomy: Anatomy, x: jax.Array) -> jax.Array:
-    """Layer normalisation, Ba, Kiros and Hinton 2016, over the last axis of ``[B, T, D]``.
+    """Layer normalization, Ba, Kiros and Hinton 2016, over the last axis of ``[B, T, D]``.
 
     With ``norm="dyt"`` or ``"derf"`` it is a :class:`DynamicTanh` in its place. It computes in
     float32, whatever ``x`` is in.
@@ -98,7 +98,7 @@ def shift(module: Any, anatomy: Anatomy, x: jax.Array, name: str) -> jax.Array:
 
 
 def begin(module: Any, x: jax.Array, constants: BranchConstants) -> jax.Array:
-    """A branch's input ``x / beta``, normalised in a network with the norm there, ``[B, T, D]``."""
+    """A branch's input ``x / beta``, normalized in a network with the norm there, ``[B, T, D]``."""
     x = divided(x, constants.beta)
     return normalized(module.anatomy, x) if norm_stands(module.anatomy, "pre") else x
 
@@ -108,7 +108,7 @@ def end(
 ) -> jax.Array:
     """``identity * x + residual * scalar * dropout(branch)``, ``[B, T, D]``.
 
-    It is normalised in a network with the norm after the sum.
+    It is normalized in a network with the norm after the sum.
     """
     branch = nn.Dropout(module.dropout, deterministic=not train)(branch)
     branch = scaled_branch(module, branch)

@@ -24,7 +24,7 @@ class Standardization(NamedTuple):
     Attributes:
       relu_gain: what the kernel behind a ReLU is multiplied by.
       epsilon: what keeps the quotient finite.
-      added: whether it is added to the variance, as in batch normalisation, instead of being the
+      added: whether it is added to the variance, as in batch normalization, instead of being the
         least that ``fan_in`` times the variance is taken for.
       stem: whether the stem's kernel is multiplied too, though no ReLU is before it.
       head: whether the head's input is multiplied too.
@@ -198,7 +198,7 @@ def missing_keys(what: str) -> ValueError:
 
 
 class GhostBatchNorm(nn.Module):
-    r"""Batch normalisation over each of ``groups`` equal slices of the batch.
+    r"""Batch normalization over each of ``groups`` equal slices of the batch.
 
     ``y = scale (x - mean) / sqrt(var + epsilon) + bias``, Ioffe and Szegedy's algorithm 1, with the
     mean and variance of one slice (a *ghost batch*, Hoffer et al. 2017). Running statistics are the
@@ -260,7 +260,7 @@ class GhostBatchNorm(nn.Module):
 
 
 class GroupNorm(nn.Module):
-    """Group normalisation, Wu and He 2018, with at least four channels in a group.
+    """Group normalization, Wu and He 2018, with at least four channels in a group.
 
     There are 32 groups, as in the paper, or the largest power of two below that divides the
     channels and leaves four in a group (64 channels: 16 groups).

@@ -211,7 +211,7 @@ class ResNet(nn.Module):
 
     Version 1 has a ReLU after the stem and after each sum; version 2 none there, but one before
     each convolution of the branches and one before the mean. Fixup and RescaleNet were published
-    on version 1, SkipInit and the normaliser-free ResNets on version 2.
+    on version 1, SkipInit and the normalizer-free ResNets on version 2.
 
     Attributes:
       depth: the number of weight layers: 18, 26, 34, 50 (``L = 16``), 101 (``L = 33``),

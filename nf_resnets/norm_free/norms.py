@@ -90,7 +90,7 @@ class _Finder:
             self._fed[node.id] = bool(node.uses) or any(self._fed[pred] for pred in node.preds)
 
     def norm(self, at: int) -> Norm | None:
-        """The norm that a step normalises for, or None where that is a step of another's."""
+        """The norm that a step normalizes for, or None where that is a step of another's."""
         flow, node = self._flow, self._flow[at]
         leaves: dict[tuple[int, int], float] = {}
         start = flow.above[at]

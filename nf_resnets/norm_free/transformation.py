@@ -86,7 +86,7 @@ def norm_free(
       depth: ``L``, the number of residual branches, checked against the network.
       keep: a regular expression for norms that stay, by the paths of their leaves, or of the layer
         next to a norm without any. Those stay in any case that no layer follows, as in
-        L2-normalised embeddings, and those of the inputs themselves; ``""`` keeps not even them.
+        L2-normalized embeddings, and those of the inputs themselves; ``""`` keeps not even them.
       key: a JAX PRNG key to draw the weights afresh; without it they are rescaled.
       **answers: ``nested=``, ``projections=`` and ``parts=`` of :func:`nf_resnets.roles.read`.
 

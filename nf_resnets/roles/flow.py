@@ -112,7 +112,7 @@ class Flow:
                     self.normalized.add(at)
 
     def follows_norm(self, at: int) -> bool:
-        """Whether a value is normalised, but for shifts and scales by leaves."""
+        """Whether a value is normalized, but for shifts and scales by leaves."""
         for _ in range(12):
             node = self[at]
             if at in self.normalized:

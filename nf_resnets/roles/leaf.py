@@ -122,7 +122,7 @@ class Group:
 class Branch:
     """One residual branch: its number ``k = 1..L``, a name to call it by, its ``m`` layers.
 
-    What rules cannot tell, ``roles.read`` does: whether its data or its weights are normalised (by
+    What rules cannot tell, ``roles.read`` does: whether its data or its weights are normalized (by
     leaves that are not kept), and the constants on the skip path, on the branch and on their sum,
     None where one is no number.
 

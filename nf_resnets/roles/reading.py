@@ -136,7 +136,7 @@ class _Reader:
         self.beside = [self._beside(at) for at in range(len(self._uses))]
 
     def normalized(self) -> list[Literal["data", "weights"] | None]:
-        """What each branch normalises by leaves that are not kept."""
+        """What each branch normalizes by leaves that are not kept."""
         by_weights, by_kept = set(), set()
         for at, uses in enumerate(self._uses):
             for use in uses:

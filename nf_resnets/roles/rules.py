@@ -29,7 +29,7 @@ class Rules:
       channel_bias: RescaleNet's vectors, which are added to the inputs of layers.
       multiplier: Fixup's (and RescaleNet's) learnable branch multipliers.
       alpha: SkipInit's learnable scalar, one for each branch.
-      norm: parameters of normalisation layers.
+      norm: parameters of normalization layers.
       keep: what a scheme must not touch. Vectors and scalars that no rule names are kept too; a
         *weight* that no rule names is an error.
       stacked: leaves with a leading axis that runs over branches, as in scanned blocks; it orders

@@ -25,7 +25,7 @@ class Kind(enum.StrEnum):
     SCALAR_BIAS = "scalar bias"
     MULTIPLIER = "multiplier"
     GAIN = "gain"  # a vector that multiplies data
-    WEIGHT_GAIN = "gain of a weight"  # one that multiplies a normalised weight
+    WEIGHT_GAIN = "gain of a weight"  # one that multiplies a normalized weight
     NORM_SCALE = "scale of a norm"
     NORM_SHIFT = "shift of a norm"
     STATISTIC = "running statistic"

@@ -40,7 +40,7 @@ def run(
       dataset: what the networks are trained and tested on, or its name.
       network: in place of the settings ``model`` and ``scheme``: a Flax module, or a pair of
         functions ``(init, apply)``, where ``init(key)`` draws the parameters and
-        ``apply(params, images)`` gives logits ``[B, classes]`` for normalised images
+        ``apply(params, images)`` gives logits ``[B, classes]`` for normalized images
         ``[B, H, W, C]``.
       optimizer: an optax transformation, or ``optimizer(settings)`` that gives one.
         ``settings["learning_rate"]`` is the schedule of the run's rate, a function of the step.

@@ -39,7 +39,7 @@ def fit(
     show: bool = True,
     **settings: Any,
 ) -> Trained:
-    """Trains a network for images without normalisation, and tests it after every epoch.
+    """Trains a network for images without normalization, and tests it after every epoch.
 
     Args:
       dataset: a :class:`nf_resnets.data.Dataset`, or its name or path, see

@@ -41,7 +41,7 @@ def from_torch(
         installed, or a state dict of NumPy arrays or PyTorch tensors.
       network: the name of a network, such as ``"resnet-50"``.
       scheme: the scheme whose anatomy the published network has.
-      inputs: by default colour images as the published training code normalises them, and classes
+      inputs: by default colour images as the published training code normalizes them, and classes
         called by their numbers.
       **options: of the network's class. ``num_classes`` is read from the checkpoint.
 

@@ -170,7 +170,7 @@ def device_splits(dataset: data.Dataset, mesh: Mesh) -> tuple[data.DeviceData, d
 
 
 def first_images(dataset: data.Dataset, count: int = CALIBRATION_EXAMPLES) -> np.ndarray:
-    """The first training images, normalised, float32 ``[count, H, W, C]``."""
+    """The first training images, normalized, float32 ``[count, H, W, C]``."""
     images = jnp.asarray(dataset.train.images[:count])
     return np.asarray(data.normalize(images, jnp.asarray(dataset.mean), jnp.asarray(dataset.std)))
 

@@ -9,7 +9,7 @@ from tests.models.trees import shapes
 
 
 def digits(size):
-    """Normalised images ``[size, 8, 8, 1]`` and labels ``[size]`` of the training split."""
+    """Normalized images ``[size, 8, 8, 1]`` and labels ``[size]`` of the training split."""
     loaded = data.load("digits")
     pixels = loaded.train.images[:size].astype(np.float32)
     images = (pixels - np.float32(loaded.mean)) / np.float32(loaded.std)

@@ -183,7 +183,7 @@ def test_in_the_maximum_norm_theorem_1_is_false():
     assert np.abs(gradient).max() * np.abs(x).max() == pytest.approx(excess / 4, rel=1e-5)
 
 
-def test_a_network_that_normalises_is_refused():
+def test_a_network_that_normalizes_is_refused():
     def network(params, x):
         for up, down in params:
             h = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True))
@@ -193,7 +193,7 @@ def test_a_network_that_normalises_is_refused():
     blocks = [(jnp.ones((4, 5)), jnp.ones((5, 4)))] * 2
     x, y = jnp.ones((2, 4)), jnp.array([0, 1])
     role_map = roles.read(network, blocks, x)
-    with pytest.raises(ValueError, match="positively homogeneous, without normalisation"):
+    with pytest.raises(ValueError, match="positively homogeneous, without normalization"):
         bounds.block_bounds(network, blocks, x, y, rules=role_map)
 
 

@@ -80,7 +80,7 @@ def test_the_papers_examples_and_their_composition_are_homogeneous_functions():
     others = {
         "bias": lambda at: convolution(at) + 1,
         "sigmoid": nn.sigmoid,
-        "normalisation": lambda at: nn.standardize(at, axis=(1, 2, 3)),
+        "normalization": lambda at: nn.standardize(at, axis=(1, 2, 3)),
     }
     functions = examples | others
     values = quick_jit(lambda at: {name: each(at) for name, each in functions.items()})

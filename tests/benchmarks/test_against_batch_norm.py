@@ -20,5 +20,5 @@ def test_the_rows_compare_both_schemes_with_fixup():
     }
     assert all(row.ratio.value > 0 and row.held is None for row in rows)
     assert {row.what for row in rows} == {"cifar-resnet-8, 32 x 16x16"}
-    # BatchNorm keeps the normalised activations beside the others for its backward pass.
+    # BatchNorm keeps the normalized activations beside the others for its backward pass.
     assert found["memory of a step, batchnorm / fixup"].ratio.value > 1

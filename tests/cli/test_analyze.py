@@ -75,7 +75,7 @@ def test_a_network_of_the_users_own_has_a_page(tmp_path, monkeypatch):
     rows = rows_of(tmp_path / "page")
     assert [row["name"] for row in rows] == ["blocks/0", "blocks/1"]
     for row in rows:
-        # Its head is 0, and was drawn; nothing in it normalises.
+        # Its head is 0, and was drawn; nothing in it normalizes.
         assert float(row["gradient_norm"]) >= float(row["bound"]) > 0
         assert float(row["branch"]) > 0 and "closed_sum" not in row
     with pytest.raises(ValueError, match="expected module:function, and mine has none"):
@@ -125,7 +125,7 @@ def test_it_is_a_command(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["batchnorm", "rescalenet"])
-def test_normalised_and_calibrated_networks_have_a_page(tmp_path, scheme):
+def test_normalized_and_calibrated_networks_have_a_page(tmp_path, scheme):
     page = page_of(options(tmp_path, scheme=scheme, model="cifar-resnet-8"))
     assert len(page.rows) == 3
     closed = np.array([row["closed_sum"] for row in page.rows])

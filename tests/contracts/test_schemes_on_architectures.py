@@ -1,4 +1,4 @@
-"""Every scheme on every architecture that it is for: they fit, they train, nothing normalises.
+"""Every scheme on every architecture that it is for: they fit, they train, nothing normalizes.
 
 That no example's output depends on the others of its batch is asked in two ways: of the jaxpr, in
 which no statistic of the batch may flow into the logits, and of the numbers, by a derivative that

@@ -67,7 +67,7 @@ def test_mixup_against_numpy(step):
     images[np.asarray(holes) == 0] = 0
     fraction, partners = np.float64(fraction), np.asarray(partners)
     expected = fraction * images + (1 - fraction) * images[partners]
-    # Normalised pixels of order 2 in float32: subtraction, quotient, two products and a sum.
+    # Normalized pixels of order 2 in float32: subtraction, quotient, two products and a sum.
     np.testing.assert_allclose(batch["image"], expected, rtol=0, atol=3e-6)
     np.testing.assert_array_equal(batch["label"], SPLIT.labels[rows])
     np.testing.assert_array_equal(batch["other_label"], SPLIT.labels[rows][partners])
@@ -77,7 +77,7 @@ def test_mixup_against_numpy(step):
     assert np.any(partners != np.arange(BATCH)) and 0.01 < fraction < 0.99
 
 
-def test_cutout_takes_normalised_pixels_away_and_nothing_else():
+def test_cutout_takes_normalized_pixels_away_and_nothing_else():
     plain = whole(Augmentation(padding=2, flip=True), 1)["image"]
     cut = np.asarray(whole(Augmentation(padding=2, flip=True, cutout=3), 1)["image"])
     gone = np.all(cut == 0, axis=-1)

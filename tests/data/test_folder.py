@@ -157,7 +157,7 @@ def with_pixel(value):
         ({"images": with_pixel(-1), "max_value": 255}, "pixel .* is -1.0; expected 0 to 255"),
         ({"images": IMAGES + 0.0}, "pixel .*; expected 0 to 1.0"),
         ({"images": IMAGES / 255, "max_value": 255.0}, "as of images scaled to 0 to 1"),
-        ({"images": 0 * IMAGES}, "a constant channel cannot be normalised"),
+        ({"images": 0 * IMAGES}, "a constant channel cannot be normalized"),
         ({"test": (IMAGES / 255, LABELS)}, "test split: the largest pixel is 1.0, as of .* 0 to 1"),
         ({"test": (IMAGES[:, 1:], LABELS)}, r"images of \(8, 8, 3\) and test images of \(7, 8, 3"),
         ({"test": (IMAGES, LABELS + 1)}, r"label 1 is 2; expected a class in \[0, 2\)"),

@@ -66,7 +66,7 @@ def test_our_network_of_another_scheme_is_refused(scheme):
             warnings.simplefilter("error")
             init.rescalenet(params, 3)
         return
-    with pytest.raises(ValueError, match="were not seen|without normalisation"):
+    with pytest.raises(ValueError, match="were not seen|without normalization"):
         init.rescalenet(params, 3, key=KEY)
 
 

@@ -25,7 +25,7 @@ GROUPS = {4: 1, 8: 2, 16: 4, 32: 8, 64: 16, 128: 32}  # of GroupNorm, by channel
 
 
 def numpy_norm(x, p, stats, name, scheme, train):
-    """Normalises; in training, BatchNorm brings the running statistics in ``stats`` up to date."""
+    """Normalizes; in training, BatchNorm brings the running statistics in ``stats`` up to date."""
     if scheme == "batchnorm":
         scale, bias, running = p[name]["scale"], p[name]["bias"], stats[name]
         mean, var = running["mean"].copy(), running["var"].copy()

@@ -1,6 +1,6 @@
 """Ghost BatchNorm: statistics of each slice, the same over any number of shards, and its edges.
 
-Compared with NumPy in float64; float32 normalises values of order 1 to about 1e-6.
+Compared with NumPy in float64; float32 normalizes values of order 1 to about 1e-6.
 """
 
 import jax

@@ -26,7 +26,7 @@ class Case:
       fans: of some leaves.
       axes: of some leaves.
       scales: constants on skip, branch and sum of every branch.
-      normalized: what the branches normalise.
+      normalized: what the branches normalize.
       options: of ``roles.read``.
       doubt: what an error must say without the options.
     """

@@ -169,7 +169,7 @@ def test_what_may_be_two_state_dicts_is_refused():
         ("fixup-cifar", 32, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     ],
 )
-def test_images_are_normalised_as_published(name, side, mean, std):
+def test_images_are_normalized_as_published(name, side, mean, std):
     """Typed from the published training code."""
     inputs = load(checkpoint(name)[2], name).inputs
     assert inputs.shape == (side, side, 3) and inputs.max_value == 255

@@ -1,4 +1,4 @@
-"""Probabilities are the softmax of what the network computes of normalised pixels."""
+"""Probabilities are the softmax of what the network computes of normalized pixels."""
 
 import dataclasses
 

@@ -91,7 +91,7 @@ def test_one_step_is_the_gradient_of_the_mean_over_tokens_and_moves_the_average(
 def test_eight_devices_do_what_one_does(scheme, dropout):
     model = transformer(scheme, dropout=dropout)
     one, eight = (after_steps(model, devices) for devices in (1, 8))
-    # Sums of eight parts in another order, twice; an error of 24 / 8 in the normalisation, or
+    # Sums of eight parts in another order, twice; an error of 24 / 8 in the normalization, or
     # another dropout, changes the first digit.
     assert_close(eight[0].params, one[0].params, 2e-5)
     for name in one[1]:
