@@ -19,36 +19,28 @@ SCALES = (
     "paper_wmt",
 )  # fmt: skip
 
-
-_TABLE1 = "fixup_table1_resnet110-laptop-depth-{}-seeds-0-variants-batchnorm-fixup"
-_TABLE2 = "fixup_table2_imagenet-laptop"
-_RESCALE = "rescale_imagenet-laptop-networks-resnet50-variants-rescalenet-uncalibrated"
-_BIASES = " --grid model=resnet-50 scheme=rescalenet_dropout,rescalenet_at_0"
 OPTIONS = {
-    "fixup_fig3_depth-cifar-depths-10-schemes-fixup-lsuv":
-        " --grid model=wrn-10-1 scheme=fixup,lsuv",
-    "fixup_fig4_ablation-cifar-depth-56-seeds-0": " --grid model=cifar-resnet-56 seed=0",
-    **{
-        _TABLE1.format(depth): f" --grid model=cifar-resnet-{depth} "
-        "scheme=batchnorm,fixup peak_lr=0.1 seed=0"
-        for depth in (20, 56)
-    },
-    f"{_TABLE2}-rate-0.1": " --grid peak_lr=0.1",
-    f"{_TABLE2}-rate-0.1-epochs-10-drops-0.3-0.6-0.9":
-        " --grid peak_lr=0.1 epochs=10 'drops=0.3 0.6 0.9'",
-    f"{_TABLE2}-tests-depths-26-epochs-8-variants-batchnorm-fixup-fixup_mixup":
-        " --grid evaluate_every=1 model=resnet-26 epochs=8 scheme=batchnorm,fixup mixup=0,0.7",
-    "fixup_table3_translation-laptop-layers-6": " --grid model=transformer-6",
-    "fixup_table4_regularized-laptop-epochs-20-seeds-0-1-2-3-4":
-        " --grid epochs=20 seed=0:4",
-    f"{_RESCALE}-seeds-0-1-2-3-4-5": f"{_BIASES} seed=0:5",
-    f"{_RESCALE}-rate-0.4-seeds-0-1-2": f"{_BIASES} peak_lr=0.1 seed=0:2",
-    "rescale_variance-laptop": " --grid dataset=cifar10",
-    "skipinit_imagenet-laptop-variants-fixup-skipinit": " --grid scheme=fixup,skipinit",
-    "skipinit_lr_batch-cifar-budget-steps-grid-batch_size=32,128,512-seed=0":
-        " --grid steps=390 batch_size=32,128,512 seed=0",
+    "fixup_fig3_depth-cifar-lsuv": "model=wrn-10-1 scheme=fixup,lsuv",
+    "fixup_fig4_ablation-cifar-56": "model=cifar-resnet-56 seed=0",
+    "fixup_table1_resnet110-laptop-20":
+        "model=cifar-resnet-20 scheme=batchnorm,fixup peak_lr=0.1 seed=0",
+    "fixup_table1_resnet110-laptop-56":
+        "model=cifar-resnet-56 scheme=batchnorm,fixup peak_lr=0.1 seed=0",
+    "fixup_table2_imagenet-laptop-rate-0.1": "peak_lr=0.1",
+    "fixup_table2_imagenet-laptop-10-epochs": "peak_lr=0.1 epochs=10 'drops=0.3 0.6 0.9'",
+    "fixup_table2_imagenet-laptop-tests":
+        "evaluate_every=1 model=resnet-26 epochs=8 scheme=batchnorm,fixup mixup=0,0.7",
+    "fixup_table3_translation-laptop-layers-6": "model=transformer-6",
+    "fixup_table4_regularized-laptop-20-epochs": "epochs=20 seed=0:4",
+    "rescale_imagenet-laptop-uncalibrated":
+        "model=resnet-50 scheme=rescalenet_dropout,rescalenet_at_0 seed=0:5",
+    "rescale_imagenet-laptop-uncalibrated-rate-0.4":
+        "model=resnet-50 scheme=rescalenet_dropout,rescalenet_at_0 peak_lr=0.1 seed=0:2",
+    "rescale_variance-laptop": "dataset=cifar10",
+    "skipinit_imagenet-laptop-fixup-skipinit": "scheme=fixup,skipinit",
+    "skipinit_lr_batch-cifar-steps": "steps=390 batch_size=32,128,512 seed=0",
 }  # fmt: skip
-"""What a folder's command has besides the scale."""
+"""The ``--grid`` of a folder's command, where it has one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +144,8 @@ def _result(folder: Path) -> Result:
         module = f"experiments.{name}"
         command = f"python -m {module}"
         scale = [word for word in rest.split("-") if word in SCALES][-1]
-        scale += OPTIONS.get(folder.name, "")
+        if folder.name in OPTIONS:
+            scale += f" --grid {OPTIONS[folder.name]}"
         command += f" --scale {scale}"
     docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
     paragraphs = re.split(r"\n\s*\n", docstring)
