@@ -1,9 +1,12 @@
 """Every experiment at its smallest scale, as a user runs it."""
 
 import importlib
+import re
+from pathlib import Path
 
 import pytest
 
+from experiments import main
 from nf_resnets import schemes
 from nf_resnets.__main__ import experiments
 from tests.experiments.as_a_user import lines_of, make
@@ -43,3 +46,15 @@ def test_every_scheme_of_the_figure_trains(name, tmp_path):
     else:  # such rows begin with the scheme's title
         titles = " ".join(row["title"] for row in rows)
         assert all(schemes.get(name).title in titles for name in missing)
+
+
+@pytest.mark.slow
+def test_the_example_of_contributing_is_an_experiment(tmp_path, as_before):
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    (code,) = re.findall(r"```py\n(.*?)```", text, re.S)
+    names = {"__name__": "experiments.digits_rate", "__package__": "experiments"}
+    exec(code, names)
+    assert main.main(names["EXPERIMENT"], main.Command(scale="smoke", out=tmp_path)) == 0
+    table = (tmp_path / "table.txt").read_text()
+    assert re.fullmatch(r"scheme +test accuracy\nFixup +\d+\.\d\nSkipInit +\d+\.\d\n", table)
+    assert (tmp_path / "figure.png").exists()
