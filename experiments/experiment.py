@@ -82,7 +82,7 @@ class Experiment:
       title: ``title(settings)`` is what table and figure call a run; by default its scheme's title.
       columns: ``columns(row)`` gives further columns of a run's row in the sweep, for ``rows.csv``.
       lines: ``lines(row)`` gives the lines of a run in ``curves.csv``, such as ``curve_of``.
-      looks: the steps between two rows of a run's history, by scale; an epoch's where it has none.
+      history_steps: the steps between two rows of a run's history, by scale; by default an epoch's.
       probe: ``probe(task, program, plan, state, step)`` adds to these rows.
       finish: ``finish(task, program, plan, state)`` gives more measures of a finished run.
       grow: by scale, ``grow(first, points, rows)`` gives the runs that the rows ask for besides;
@@ -104,7 +104,7 @@ class Experiment:
     title: Callable[[Mapping[str, Any]], str] = lambda row: schemes.get(row["scheme"]).title
     columns: Callable[[Row], Row] = lambda row: {}
     lines: Callable[[Row], Sequence[Row]] = lambda row: ()
-    looks: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    history_steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
     probe: Callable[..., Mapping[str, Any]] | None = None
     finish: Callable[..., Mapping[str, Any]] | None = None
     grow: Mapping[str, Callable[..., Sequence[Point]]] = dataclasses.field(default_factory=dict)

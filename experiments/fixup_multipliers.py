@@ -174,7 +174,7 @@ def figure(results: Results, path: Path) -> None:
 
 EXPERIMENT = Experiment(
     "fixup_multipliers", SCALES, table, figure, schemes=[WITHOUT], columns=columns, lines=lines,
-    looks={"smoke": 1, "laptop": 50}, probe=probe,
+    history_steps={"smoke": 1, "laptop": 50}, probe=probe,
 )  # fmt: skip
 
 if __name__ == "__main__":

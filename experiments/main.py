@@ -227,9 +227,9 @@ class _Making:
         for name in ("batch_size", "peak_lr", "seed"):
             if len({each.get(name) for each in points}) > 1:
                 words.append(f"{settings.SHORT.get(name, name)} {plan.settings[name]:g}")
-        looks = self.experiment.looks.get(self.command.scale, plan.steps_per_epoch)
+        steps = self.experiment.history_steps.get(self.command.scale, plan.steps_per_epoch)
         return dataclasses.replace(
-            plan, label=", ".join(words), curve_points=CURVE_POINTS, steps_per_epoch=looks
+            plan, label=", ".join(words), curve_points=CURVE_POINTS, steps_per_epoch=steps
         )
 
     @contextlib.contextmanager

@@ -247,7 +247,7 @@ def figure(results: Results, path: Path) -> None:
 
 EXPERIMENT = Experiment(
     "rescale_calibration", SCALES, table, figure, schemes=[AT_ZERO], columns=columns, probe=probe,
-    looks={"smoke": 3, "laptop": 220, "cifar": 390}, measure=measure,
+    history_steps={"smoke": 3, "laptop": 220, "cifar": 390}, measure=measure,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ def table(results: Results) -> str:
 
 EXPERIMENT = Experiment(
     "rescale_multipliers", SCALES, table, figure, schemes=SCHEMES, columns=columns, lines=lines,
-    looks={"smoke": 2, "laptop": 50, "cifar": 195, "paper": 390}, probe=probe,
+    history_steps={"smoke": 2, "laptop": 50, "cifar": 195, "paper": 390}, probe=probe,
 )  # fmt: skip
 
 if __name__ == "__main__":
