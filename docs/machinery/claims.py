@@ -78,18 +78,18 @@ class Claim:
     def folders(self) -> list[str]:
         """The folders that its numbers are read from, its own first."""
         terms = self.ours.values()
-        own = [self.folder] if any("@" not in term for term in terms) else []
+        folders = [self.folder] if any("@" not in term for term in terms) else []
         named = [name for term in terms for name in re.findall(r"@(\S+)", term)]
-        return list(dict.fromkeys([*own, *named]))
+        return list(dict.fromkeys([*folders, *named]))
 
 
 def load(file: Path = LIST) -> dict[str, list[Claim]]:
     """The claims by section; what a section says holds for all of its claims that do not say it."""
     content = tomllib.loads(file.read_text())
-    found: dict[str, list[Claim]] = {}
+    sections: dict[str, list[Claim]] = {}
     for section in content["section"]:
         defaults = {name: section[name] for name in section if name not in ("title", "claim")}
-        found[section["title"]] = claims = []
+        sections[section["title"]] = claims = []
         for entry in section["claim"]:
             fields: dict[str, Any] = {**defaults, **entry}
             if "ours" in fields and "experiment" in fields:
@@ -101,7 +101,7 @@ def load(file: Path = LIST) -> dict[str, list[Claim]]:
                 networks = dict.fromkeys(content["networks"][each] for each in claim.folders)
                 claim = dataclasses.replace(claim, network="; ".join(networks))
             claims.append(claim)
-    return found
+    return sections
 
 
 def read(term: str, folder: str) -> Number:
@@ -171,15 +171,15 @@ def numbers(claim: Claim) -> dict[str, Number]:
         or (grounds and claim.ours and not claim.holds)
     ):
         raise ValueError(f"{name} is {claim.verdict!r} with the condition {claim.holds!r}.")
-    found = {each: read(term, claim.folder) for each, term in claim.ours.items()}
+    ours = {each: read(term, claim.folder) for each, term in claim.ours.items()}
     if claim.holds:
-        names: dict[str, Any] = {each: number.value for each, number in found.items()}
-        names |= {f"{each}_sd": number.spread for each, number in found.items()}
+        names: dict[str, Any] = {each: number.value for each, number in ours.items()}
+        names |= {f"{each}_sd": number.spread for each, number in ours.items()}
         names |= {"fails": fails, "abs": abs, "max": max, "min": min, "__builtins__": {}}
         if not eval(claim.holds, names):
-            values = ", ".join(f"{each} = {number.text}" for each, number in found.items())
+            values = ", ".join(f"{each} = {number.text}" for each, number in ours.items())
             raise ValueError(f"{name} is {claim.verdict!r} if {claim.holds}, with {values}.")
-    return found
+    return ours
 
 
 def fails(percent: float) -> bool:
@@ -213,11 +213,11 @@ def page(sections: dict[str, list[Claim]]) -> str:
 
 
 def _folded(claim: Claim, commands: dict[str, str]) -> str:
-    found = numbers(claim)
+    ours = numbers(claim)
     lines = [claim.note, f"Published: {claim.published}" if claim.published else ""]
-    if found:
-        ours = ", ".join(f"`{name}` {number.text}" for name, number in found.items())
-        lines.append(f"Here: {ours} ({_scale(claim, found)}).")
+    if ours:
+        words = ", ".join(f"`{name}` {number.text}" for name, number in ours.items())
+        lines.append(f"Here: {words} ({_scale(claim, ours)}).")
     files = dict.fromkeys(["rows.csv", *re.findall(r"\S+\.csv", " ".join(claim.ours.values()))])
     smaller = claim.smaller if claim.folder in claim.folders else ()
     folders = dict.fromkeys([*claim.folders, *smaller])
@@ -240,13 +240,13 @@ def _folded(claim: Claim, commands: dict[str, str]) -> str:
     )
 
 
-def _scale(claim: Claim, found: dict[str, Number]) -> str:
+def _scale(claim: Claim, ours: dict[str, Number]) -> str:
     """What was run: network, data, and the fewest and the most steps."""
     parts = [claim.network, claim.what]
     for folder in claim.folders:
         settings = results.read_committed(RESULTS / folder / "settings.json")
         parts += [DATASETS.get(name, name) for name in re.findall(r'"dataset": "(.+?)"', settings)]
-    steps = sorted({step for number in found.values() for step in number.steps})
+    steps = sorted({step for number in ours.values() for step in number.steps})
     if steps:
         ends = dict.fromkeys([steps[0], steps[-1]])
         parts.append(" to ".join(f"{step:,}" for step in ends) + " steps")
