@@ -28,7 +28,6 @@ TABLES = (
     "results/fixup_table3_translation-laptop",
     "results/fixup_table1_resnet110-laptop",
     "results/bench-cpu",
-    "results/bench-cpu-rest",
 )
 
 
