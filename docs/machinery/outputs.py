@@ -39,12 +39,9 @@ def blocks(text: str) -> list[tuple[str, str]]:
     return BLOCK.findall(text)
 
 
-def run(text: str, names: dict[str, Any] | None = None) -> Iterator[str]:
-    """Runs the code of a page, and gives what each block prints, its last value included.
-
-    ``names`` is the namespace of the code; None for a new one.
-    """
-    names = {} if names is None else names
+def run(text: str) -> Iterator[str]:
+    """Runs the code of a page, and gives what each block prints, its last value included."""
+    names: dict[str, Any] = {}
     for code, _ in blocks(text):
         tree, printed = ast.parse(code), io.StringIO()
         last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
