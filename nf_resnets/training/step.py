@@ -80,7 +80,7 @@ def replica_step(
         losses = cross_entropy(logits, part, label_smoothing=label_smoothing)
         return losses.mean(), (_correct(logits, part).mean(), batch_stats)
 
-    params = own_params(state.params, axis_name)
+    params = varying_params(state.params, axis_name)
 
     def mean_of_replicas(leaf: jax.Array) -> jax.Array:
         # A sum of counters, which all replicas have alike, may pass the largest number.
@@ -111,7 +111,7 @@ NOISE = ("gradient_signal", "gradient_noise")
 """The metrics of a step from which the gradient noise scale follows; see ``analysis``."""
 
 
-def own_params(params: Any, axis_name: str | None) -> Any:
+def varying_params(params: Any, axis_name: str | None) -> Any:
     """Marks replicated parameters as varying over ``axis_name``, before a gradient is taken.
 
     Otherwise ``shard_map`` itself sums the gradients over the replicas, and their mean is too large
@@ -223,4 +223,4 @@ def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
         )
 
 
-__all__ = ["NOISE", "Metrics", "check_batch", "own_params", "replica_step", "update", "varying"]
+__all__ = ["NOISE", "Metrics", "check_batch", "replica_step", "update", "varying", "varying_params"]

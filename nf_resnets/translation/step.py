@@ -14,7 +14,7 @@ from nf_resnets import models
 from nf_resnets.data import example_keys, local_positions
 from nf_resnets.training.mesh import DATA, over_runs
 from nf_resnets.training.state import OptimizerFn, TrainState
-from nf_resnets.training.step import Metrics, own_params, update
+from nf_resnets.training.step import Metrics, update, varying_params
 from nf_resnets.translation.loss import token_losses
 from nf_resnets.translation.vocabulary import PADDING
 
@@ -65,7 +65,7 @@ def replica_step(
         return losses.sum() / count, (likelihoods.sum() / count, correct.sum() / count)
 
     (loss, (likelihood, accuracy)), grads = jax.value_and_grad(loss_fn, has_aux=True)(
-        own_params(state.params, axis_name)
+        varying_params(state.params, axis_name)
     )
     # Sums, not means: each replica has divided by the tokens of all of them.
     loss, likelihood, accuracy, grads = _sum((loss, likelihood, accuracy, grads), axis_name)
