@@ -60,7 +60,8 @@ class Steps(NamedTuple):
 
 
 InitialFn = Callable[..., TrainState]
-"""``initial(scheme, seed, hyper, alpha, branch_scale, batch)``: see :func:`make_initial`."""
+"""``initial(scheme, seed, hyper, alpha, branch_scale, batch)``, of
+:func:`nf_resnets.training.make_initial`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +124,7 @@ def build(
 
     Args:
       mesh: see :func:`nf_resnets.training.make_mesh`.
-      initial: the state of a run before its first step (:func:`make_initial`).
+      initial: the state of a run before its first step (:func:`nf_resnets.training.make_initial`).
       example: the start of one of the runs, from which shapes and dtypes follow.
       slots: how many runs there is room for, a multiple of the mesh's ``sweep`` axis.
       batch: ``batch()`` gives the batch on which data-dependent schemes are calibrated.
