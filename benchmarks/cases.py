@@ -94,10 +94,10 @@ def make_batches(case: Case, steps: int = 1) -> dict[str, np.ndarray]:
 
 def make_step(model: Any) -> Callable[..., Any]:
     """``step(state, batch) -> (state, metrics)``, not yet compiled."""
-    apply_fn = training.train_apply(model)
+    loss = training.image_loss(training.train_apply(model))
 
     def step(state: training.TrainState, batch: dict[str, jax.Array]) -> Any:
-        return training.replica_step(state, batch, apply_fn=apply_fn, optimizer=optimizer)
+        return training.replica_step(state, batch, loss=loss, optimizer=optimizer)
 
     return step
 

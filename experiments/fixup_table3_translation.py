@@ -142,7 +142,7 @@ def load(point: Point, data_dir: str | None) -> Sentences:
 def task(points: Sequence[Point], command: Command) -> HostTask:
     """The runs of points on the same sentences."""
     sentences = load(points[0], command.data_dir)
-    return HostTask(sentences.train, sentences, setup)
+    return HostTask(sentences, setup)
 
 
 def setup(point: Point, sentences: Sentences) -> Setup:
@@ -168,7 +168,8 @@ def setup(point: Point, sentences: Sentences) -> Setup:
         )
 
     how = translation.TokenTraining(point["max_tokens"], point["steps"], point["label_smoothing"])
-    return Setup(model, optimizer, how, max(1, point["steps"] // point["looks"]))
+    epoch = max(1, point["steps"] // point["looks"])
+    return Setup(translation.token_program, model, sentences.train, optimizer, how, epoch)
 
 
 def bleu_of(

@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from nf_resnets import data, models, optim
+from nf_resnets import data, models, optim, training
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.crop import RandomCrop
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.image_task import drops_at
-from nf_resnets.training import StreamedTraining
 
 from .experiment import Experiment, Results, Row, curve_of, number
 from .grid import Point
@@ -63,7 +62,7 @@ def task(
     encoded = open_images(points[0], command.data_dir)
     threads = command.reading_threads or max(4, os.cpu_count() or 1)
     reading = stream.Reading(threads=threads, workers=command.reading_processes)
-    return HostTask(encoded, encoded, functools.partial(setup, options, reading))
+    return HostTask(encoded, functools.partial(setup, options, reading))
 
 
 def setup(
@@ -94,16 +93,16 @@ def setup(
             scalar_factor=point["scalar_factor"],
         )
 
-    how = StreamedTraining(
+    crop = RandomCrop(point["size"], area=(point["lowest_area"], 1.0), flip=point["flip"])
+    how = training.ImageTraining(
         batch_size=batch,
         num_steps=num_steps,
-        crop=RandomCrop(point["size"], area=(point["lowest_area"], 1.0), flip=point["flip"]),
-        short_side=point["short_side"],
-        reading=reading,
-        mixup=point["mixup"],
+        augmentation=data.Augmentation(mixup=point["mixup"]),
         micro_batches=-(-batch // (point["micro_batch"] or batch)),
+        draw="own",
     )
-    return Setup(model, optimizer, how, per_epoch)
+    source = training.Streamed(encoded, crop, point["short_side"], reading)
+    return Setup(training.streamed_program, model, source, optimizer, how, per_epoch)
 
 
 def open_images(point: Point, data_dir: str | None) -> imagenet.EncodedDataset:

@@ -88,7 +88,7 @@ SCALES = {
 def task(points: Sequence[Point], command: Command) -> HostTask:
     """The runs on the sentences of the translation experiment, without the long ones."""
     sentences = table3.load(points[0], command.data_dir)
-    return HostTask(sentences.train, sentences, setup)
+    return HostTask(sentences, setup)
 
 
 def setup(point: Point, sentences: table3.Sentences) -> Setup:
@@ -119,7 +119,8 @@ def setup(point: Point, sentences: table3.Sentences) -> Setup:
         return parametrize(made, kind=kind)
 
     how = translation.TokenTraining(point["max_tokens"], point["steps"], label_smoothing=0.0)
-    return Setup(model, optimizer, how, point["steps"])
+    build, source = translation.token_program, sentences.train
+    return Setup(build, model, source, optimizer, how, point["steps"])
 
 
 def columns(row: Row) -> Row:

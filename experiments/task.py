@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -19,9 +19,11 @@ from .grid import Point
 class Setup(NamedTuple):
     """What the runs of one program share."""
 
+    build: Callable[..., Program]  # training.streamed_program, or translation.token_program
     model: Any
+    source: Any  # of the batches
     optimizer: Callable[[Mapping[str, Any]], Any]  # (hyper): the optax transformation
-    training: training.StreamedTraining | translation.TokenTraining
+    training: training.ImageTraining | translation.TokenTraining
     steps_per_epoch: int
 
 
@@ -30,12 +32,10 @@ class HostTask:
     """The runs of an experiment; see :class:`nf_resnets.sweep.programs.Task`.
 
     Attributes:
-      source: what is trained on.
-      given: what the experiment's own functions take besides.
+      given: what is trained on, and what the experiment's own functions take besides.
       setup: ``setup(point, given)``; the rate is ``hyper["learning_rate"]``.
     """
 
-    source: Any
     given: Any
     setup: Callable[[Any, Any], Setup]
     probe: Callable[..., Any] | None = None
@@ -49,12 +49,12 @@ class HostTask:
     def plan(self, point: Point) -> Plan:
         """The plan of a run; those of one program differ in seed and rate only."""
         shared = {name: x for name, x in point.items() if name not in ("seed", "peak_lr")}
-        model, _, how, epoch = self.setup(point, self.given)
+        setup = self.setup(point, self.given)
         return Plan(
             point,
             label="",
-            num_steps=how.num_steps,
-            steps_per_epoch=epoch,
+            num_steps=setup.training.num_steps,
+            steps_per_epoch=setup.steps_per_epoch,
             program=json.dumps(shared, sort_keys=True),
             data=self.fingerprint,
             evaluate_every=point.get("evaluate_every", 0),
@@ -69,20 +69,10 @@ class HostTask:
                 "devices."
             )
 
-    def build(
-        self,
-        plan: Plan,
-        mesh: jax.sharding.Mesh,
-        *,
-        runs_per_device: int = 1,
-        vectorize: Literal["auto", "vmap", "loop"] = "auto",
-    ) -> Program:
+    def build(self, plan: Plan, mesh: jax.sharding.Mesh, **devices: Any) -> Program:
         """Compiles the program of a run, which has one slot."""
-        model, optimizer, how, _ = self.setup(plan.settings, self.given)
-        start = self.start(plan)
-        if isinstance(how, training.StreamedTraining):
-            return training.streamed_program(model, self.source, optimizer, mesh, how, start)
-        return translation.token_program(model, self.source, optimizer, mesh, how, start)
+        build, model, source, optimizer, how, _ = self.setup(plan.settings, self.given)
+        return build(model, source, optimizer, mesh, how, self.start(plan))
 
     def start(self, plan: Plan) -> Start:
         """The scheme, the seed and the rate of a run."""

@@ -1,4 +1,4 @@
-"""Steps on batches from the host, which are put on the devices of a mesh."""
+"""Programs on batches from the host, which are put on the devices of a mesh."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nf_resnets.training.mesh import DATA
-from nf_resnets.training.program import Steps
-from nf_resnets.training.state import TrainState
+from nf_resnets.training.mesh import DATA, over_runs
+from nf_resnets.training.program import InitialFn, Program, Start, Steps, build
+from nf_resnets.training.state import OptimizerFn, TrainState
+from nf_resnets.training.step import LossFn, Metrics, replica_step
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
@@ -55,6 +56,52 @@ def _sharding(mesh: Mesh) -> NamedSharding:
 
 BatchesFn = Callable[[int, int], Iterator[Any]]
 """``batches(seed, step)`` iterates over a run's batches from a step on; ``close()`` ends it."""
+
+PrepareFn = Callable[[TrainState, dict[str, jax.Array]], dict[str, jax.Array]]
+"""``prepare(state, batch)`` makes of a replica's part of a host's batch what the loss takes."""
+
+
+def host_program(
+    mesh: Mesh,
+    initial: InitialFn,
+    example: Start | TrainState,
+    *,
+    step: Callable[..., Any],
+    batches: BatchesFn,
+    metrics: tuple[str, ...],
+    **fields: Any,
+) -> Program:
+    """As :func:`build`, for one slot and steps on the host's batches; see :class:`HostSteps`."""
+    host_steps = HostSteps(step, batches, mesh, metrics)
+    return build(
+        mesh,
+        initial,
+        example,
+        slots=1,
+        compile_steps=lambda stacked: host_steps,
+        metrics=metrics,
+        input_seconds=lambda: host_steps.seconds_waited,
+        close=host_steps.close,
+        **fields,
+    )
+
+
+def host_step(
+    loss: LossFn, prepare: PrepareFn, optimizer: OptimizerFn, mesh: Mesh, **options: Any
+) -> jax.stages.Wrapped:
+    """Compiles ``step(states, batch) -> (states, metrics)``, once for every shape of batch.
+
+    States and metrics are those of ``R`` runs, sharded over the mesh's ``sweep`` axis; the batch,
+    which they share, is sharded over its ``data`` axis. The states given are donated. ``options``
+    are those of :func:`nf_resnets.training.replica_step`.
+    """
+
+    def one_run(state: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
+        return replica_step(
+            state, prepare(state, batch), loss=loss, optimizer=optimizer, axis_name=DATA, **options
+        )
+
+    return over_runs(one_run, mesh, data=PartitionSpec(DATA), donate=True)
 
 
 @dataclasses.dataclass
@@ -150,4 +197,7 @@ class HostSteps:
         self._reading.batches, self._reading.at = None, None
 
 
-__all__ = ["BatchesFn", "HostSteps", "Reading", "local_rows", "on_devices"]
+__all__ = [
+    "BatchesFn", "HostSteps", "PrepareFn", "Reading", "host_program", "host_step", "local_rows",
+    "on_devices",
+]  # fmt: skip

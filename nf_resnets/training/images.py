@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import data
@@ -19,10 +20,12 @@ from nf_resnets.training.apply import eval_apply, has_batch_norm, train_apply
 from nf_resnets.training.evaluate import make_estimate_batch_stats, make_evaluate
 from nf_resnets.training.initial import (
     CALIBRATION_EXAMPLES,
+    Draw,
     make_initial,
     refuse_other_params,
 )
-from nf_resnets.training.mesh import DATA, SWEEP, Vectorize, replicate, shard_runs
+from nf_resnets.training.loss import image_loss
+from nf_resnets.training.mesh import DATA, SWEEP, Vectorize, over_runs, replicate, shard_runs
 from nf_resnets.training.program import (
     InitialFn,
     Program,
@@ -33,10 +36,65 @@ from nf_resnets.training.program import (
     state_shapes,
 )
 from nf_resnets.training.state import OptimizerFn, TrainState
-from nf_resnets.training.steps import ImageTraining, make_train_steps
+from nf_resnets.training.step import NOISE, LossFn, Metrics, replica_step, varying
 
 TEST_BATCH = 500
 """Examples in a batch of a test, at most."""
+
+LONGEST = 1_000
+"""The largest number of steps in one call: the length of its curve."""
+
+METRICS = ("loss", "accuracy", "grad_norm", "update_norm")
+"""The metrics of a step, in the order of a curve's columns."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageTraining:
+    """How the steps of a program on images are made.
+
+    Attributes:
+      batch_size: examples in a step of one run, over all its devices.
+      num_steps: steps of a run.
+      augmentation: what is done to the training images.
+      micro_batches: how many parts a device cuts its part of the batch into.
+      bn_estimate_batches: how many training batches BatchNorm's statistics are estimated from
+        before each test; 0 to test with the running averages.
+      draw: the weights that the schemes start from (:func:`nf_resnets.training.draw_params`).
+      label_smoothing: the fraction of a label that is spread over all classes.
+      average_decay: the decay of a moving average of the parameters, which is then tested in their
+        place; None for no average.
+      calibration_examples: training images that data-dependent schemes look at.
+      gradient_noise: whether the curve has the gradient's signal and noise as well
+        (:func:`nf_resnets.training.replica_step`).
+    """
+
+    batch_size: int
+    num_steps: int
+    augmentation: data.Augmentation = data.Augmentation()
+    micro_batches: int = 1
+    bn_estimate_batches: int = 0
+    draw: Draw = "fan_in"
+    label_smoothing: float = 0.0
+    average_decay: float | None = None
+    calibration_examples: int = CALIBRATION_EXAMPLES
+    gradient_noise: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the curve's columns."""
+        return (*METRICS, *NOISE) if self.gradient_noise else METRICS
+
+    def loss(self, model: Any, mesh: Mesh) -> LossFn:
+        """The loss of a network's steps; refuses a batch that does not divide over a mesh."""
+        devices = mesh.shape[DATA]
+        if self.batch_size % (devices * self.micro_batches):
+            raise ValueError(
+                f"batch_size={self.batch_size} does not divide evenly into "
+                f"micro_batches={self.micro_batches} on each of the {devices} devices of the "
+                "mesh's data axis."
+            )
+        apply_fn = train_apply(model, shards=devices * self.micro_batches)
+        return image_loss(apply_fn, label_smoothing=self.label_smoothing)
 
 
 def image_program(
@@ -160,6 +218,94 @@ def _lower(
     return run_steps.lower(stacked, counts, train_split)
 
 
+def make_train_steps(
+    model: Any,
+    optimizer: OptimizerFn,
+    mesh: Mesh,
+    training: ImageTraining,
+    *,
+    vectorize: Vectorize = "auto",
+) -> jax.stages.Wrapped:
+    """Compiles the steps of ``R`` runs on a ``("sweep", "data")`` mesh, many in one call.
+
+    The runs are sharded over the mesh's ``sweep`` axis, the batch of each over its ``data`` axis.
+    They share the program and the data set, and differ in their states. Each run makes the number
+    of steps that it is given, fewer where an epoch ends or it diverges.
+
+    Args:
+      model: the network, as :func:`nf_resnets.training.train_apply` takes it.
+      optimizer: ``optimizer(hyper)`` gives the optax transformation.
+      mesh: see :func:`nf_resnets.training.make_mesh`.
+      training: how the steps are made.
+      vectorize: how a device computes several runs: vectorised, one after another (faster on a
+        CPU), or as the platform wants it.
+
+    Returns:
+      ``steps(states, counts, data) -> Steps``: states with a leading axis ``[R, ...]`` on every
+      leaf (see :func:`nf_resnets.training.stack`), int32 [R] counts, 0 for a run that stands still,
+      the training split. The states given are donated.
+
+    Raises:
+      ValueError: if the batch does not divide over the devices and micro-batches.
+    """
+    loss = training.loss(model, mesh)
+    if vectorize == "auto":
+        # One after another is faster on a CPU; on a TPU it moves fewer bytes, by the compiler.
+        vectorize = "vmap" if mesh.devices.flat[0].platform == "gpu" else "loop"
+
+    def one_run(state: TrainState, count: jax.Array, split: data.DeviceData) -> Steps:
+        examples = split.labels.shape[0]
+        per_epoch = data.steps_per_epoch(examples, training.batch_size)
+        longest = min(per_epoch, LONGEST)
+        order = data.epoch_order(state.seed, state.step // per_epoch, examples)
+        count = jnp.minimum(jnp.minimum(count, longest), per_epoch - state.step % per_epoch)
+
+        def step(state: TrainState) -> tuple[TrainState, Metrics]:
+            batch = data.training_batch(
+                split, order, state.seed, state.step, batch_size=training.batch_size,
+                augmentation=training.augmentation, axis_name=DATA,
+            )  # fmt: skip
+            return replica_step(
+                state, batch, loss=loss, optimizer=optimizer, axis_name=DATA,
+                micro_batches=training.micro_batches, gradient_noise=training.gradient_noise,
+            )  # fmt: skip
+
+        return _loop(step, state, count, longest, training.metrics)
+
+    return over_runs(one_run, mesh, vectorize=vectorize, donate=True)
+
+
+def _loop(
+    step: Callable[[TrainState], tuple[TrainState, Metrics]],
+    state: TrainState,
+    count: jax.Array,
+    longest: int,
+    names: Sequence[str],
+) -> Steps:
+    """Makes ``count`` steps of a run, fewer if it diverges."""
+
+    def cond(carry: Any) -> jax.Array:
+        index, _, _, finite = carry
+        return finite & (index < count)
+
+    def body(carry: Any) -> Any:
+        index, state, curve, _ = carry
+        state, metrics = step(state)
+        numbers = jnp.stack([metrics[name] for name in names])
+        curve = lax.dynamic_update_index_in_dim(curve, numbers, index, 0)
+        return index + 1, state, curve, jnp.isfinite(numbers).all()
+
+    start = (
+        varying(jnp.int32(0), SWEEP),
+        state,
+        varying(jnp.full((longest, len(names)), jnp.nan, jnp.float32), SWEEP),
+        varying(jnp.bool_(True), SWEEP),
+    )
+    index, state, curve, finite = lax.while_loop(cond, body, start)
+    columns = {name: curve[:, column] for column, name in enumerate(names)}
+    return Steps(state, columns, index, ~finite)
+
+
 def device_splits(dataset: data.Dataset, mesh: Mesh) -> tuple[data.DeviceData, data.DeviceData]:
     """Training and test split, whole on every device of a mesh."""
     train, test = (
@@ -227,4 +373,7 @@ def image_test(
     return test
 
 
-__all__ = ["device_splits", "first_images", "image_program", "image_test", "lower_image_steps"]
+__all__ = [
+    "LONGEST", "METRICS", "ImageTraining", "device_splits", "first_images", "image_program",
+    "image_test", "lower_image_steps", "make_train_steps",
+]  # fmt: skip

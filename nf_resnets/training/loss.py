@@ -8,6 +8,38 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from nf_resnets.training.apply import ApplyFn
+from nf_resnets.training.step import LossFn
+
+
+def image_loss(apply_fn: ApplyFn, *, label_smoothing: float = 0.0) -> LossFn:
+    """The mean of :func:`cross_entropy` over a batch of images, for ``replica_step``.
+
+    The batch has ``image`` float32 [b, H, W, C] and ``label`` int32 [b], for networks with dropout
+    ``keys`` [b], a PRNG key for each image, and where images are mixed what :func:`cross_entropy`
+    takes. The metric is ``accuracy``, to which a mixed image adds the weight of the label that is
+    predicted.
+
+    Args:
+      apply_fn: ``apply(params, batch_stats, images, keys) -> (logits, batch_stats)``.
+      label_smoothing: the fraction of a label that is spread over all classes.
+    """
+
+    def loss(params: Any, batch_stats: Any, batch: dict[str, jax.Array]) -> Any:
+        logits, batch_stats = apply_fn(params, batch_stats, batch["image"], batch.get("keys"))
+        losses = cross_entropy(logits, batch, label_smoothing=label_smoothing)
+        return losses.mean(), ({"accuracy": _accuracy(logits, batch).mean()}, batch_stats)
+
+    return loss
+
+
+def _accuracy(logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
+    right = correct(logits, batch["label"])
+    if "fraction" not in batch:
+        return right
+    fraction = batch["fraction"]
+    return fraction * right + (1 - fraction) * correct(logits, batch["other_label"])
+
 
 def cross_entropy(
     logits: jax.Array, batch: dict[str, Any], *, label_smoothing: float = 0.0
@@ -85,4 +117,4 @@ def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.where(is_class, right.astype(jnp.float32), jnp.nan)
 
 
-__all__ = ["correct", "cross_entropy"]
+__all__ = ["correct", "cross_entropy", "image_loss"]

@@ -10,54 +10,48 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jax.sharding import Mesh
 
 from nf_resnets.analysis.noise_scale import pair_estimates, squared_norm
-from nf_resnets.training.apply import ApplyFn
-from nf_resnets.training.loss import correct, cross_entropy
-from nf_resnets.training.mesh import DATA
 from nf_resnets.training.state import OptimizerFn, TrainState, is_counter, moved_average
 
 Metrics = dict[str, jax.Array]
+
+
+LossFn = Callable[[Any, Any, dict[str, jax.Array]], tuple[jax.Array, tuple[Metrics, Any]]]
+"""``loss(params, batch_stats, batch) -> (loss, (metrics, new batch_stats))``, the loss and the
+metrics as means over the replica's part of the batch."""
 
 
 def replica_step(
     state: TrainState,
     batch: dict[str, jax.Array],
     *,
-    apply_fn: ApplyFn,
+    loss: LossFn,
     optimizer: OptimizerFn,
     axis_name: str | None = None,
     micro_batches: int = 1,
-    label_smoothing: float = 0.0,
     gradient_noise: bool = False,
 ) -> tuple[TrainState, Metrics]:
     """Makes one training step on this replica's part of the batch; a pure function.
 
-    The loss is the mean of :func:`nf_resnets.training.cross_entropy`. Gradients, metrics and
-    BatchNorm's running statistics are averaged over the replicas and over the micro-batches. The
-    function takes no mesh: it runs on one device, under ``jax.shard_map``, and under
-    ``jax.pmap(..., axis_name=axis_name)``.
+    Loss, gradients, metrics and BatchNorm's running statistics are averaged over the replicas and
+    over the micro-batches. The function takes no mesh: it runs on one device, under
+    ``jax.shard_map``, and under ``jax.pmap(..., axis_name=axis_name)``.
 
     Args:
       state: the run's state, the same on every replica.
-      batch: ``image`` float32 [b, H, W, C] and ``label`` int32 [b], this replica's part. Networks
-        with dropout also need ``keys`` [b], a PRNG key for each image. Images mixed by mixup have a
-        second label, ``other_label`` int32 [b], and ``fraction`` float32 [b], the weight of
-        ``label``.
-      apply_fn: ``apply(params, batch_stats, images, keys) -> (logits, batch_stats)``.
+      batch: arrays ``[b, ...]``, this replica's part.
+      loss: see ``LossFn``; :func:`nf_resnets.training.image_loss` is that of images.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       axis_name: the mapped axis whose members share the batch; None for one replica.
       micro_batches: how many equal parts the replica's batch is cut into, computed one after
         another to save memory; the gradients are those of the whole batch.
-      label_smoothing: the fraction of a label that is spread over all classes.
       gradient_noise: whether to estimate the gradient's signal and noise from the micro-batches of
         all replicas (:func:`nf_resnets.analysis.pair_estimates`), of which there are two or more.
 
     Returns:
-      The new state, and ``loss``, ``accuracy``, ``grad_norm`` and ``update_norm`` of the whole
-      batch, float32 []; ``gradient_signal`` and ``gradient_noise`` where they are asked for. A
-      mixed image adds to the accuracy the weight of the label that is predicted.
+      The new state, and ``loss``, its metrics, ``grad_norm`` and ``update_norm`` of the whole
+      batch, float32 []; ``gradient_signal`` and ``gradient_noise`` where they are asked for.
 
     Example:
       >>> import optax
@@ -69,36 +63,32 @@ def replica_step(
       >>> state = training.create_state({"head": {"kernel": jnp.zeros((3, 2))}}, optimizer,
       ...                               {"learning_rate": 0.1})
       >>> batch = {"image": jnp.ones((4, 1, 1, 3)), "label": jnp.array([0, 1, 1, 1])}
-      >>> step = jax.jit(lambda *at: replica_step(*at, apply_fn=apply, optimizer=optimizer))
+      >>> loss = training.image_loss(apply)
+      >>> step = jax.jit(lambda *at: replica_step(*at, loss=loss, optimizer=optimizer))
       >>> state, metrics = step(state, batch)
       >>> round(float(metrics["loss"]), 4), int(state.step)
       (0.6931, 1)
     """
-
-    def loss_fn(params: Any, part: dict[str, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, Any]]:
-        logits, batch_stats = apply_fn(params, state.batch_stats, part["image"], part.get("keys"))
-        losses = cross_entropy(logits, part, label_smoothing=label_smoothing)
-        return losses.mean(), (_correct(logits, part).mean(), batch_stats)
-
     params = varying_params(state.params, axis_name)
+    gradient = jax.value_and_grad(loss, has_aux=True)
 
     def mean_of_replicas(leaf: jax.Array) -> jax.Array:
         # A sum of counters, which all replicas have alike, may pass the largest number.
         return (lax.pmax if is_counter(leaf) else lax.pmean)(leaf, axis_name)
 
     def of_part(part: dict[str, jax.Array]) -> Any:
-        (loss, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(params, part)
-        return loss, aux, grads, squared_norm(grads) if gradient_noise else None
+        (value, aux), grads = gradient(params, state.batch_stats, part)
+        return value, aux, grads, squared_norm(grads) if gradient_noise else None
 
     means = _mean_over_parts(of_part, batch, micro_batches)
     replicas = 1
     if axis_name is not None:
         means, replicas = jax.tree.map(mean_of_replicas, means), lax.axis_size(axis_name)
-    loss, (accuracy, batch_stats), grads, square = means
-    new_state, norms = update(state, loss, grads, optimizer, batch_stats)
-    metrics = {"loss": loss, "accuracy": accuracy, **norms}
+    value, (metrics, batch_stats), grads, square = means
+    new_state, norms = _update(state, value, grads, optimizer, batch_stats)
+    metrics = {"loss": value, **metrics, **norms}
     if gradient_noise:
-        examples = batch["label"].shape[0]
+        examples = _examples(batch)
         pair = pair_estimates(
             square, squared_norm(grads), small_batch=examples // micro_batches,
             large_batch=examples * replicas,
@@ -122,7 +112,7 @@ def varying_params(params: Any, axis_name: str | None) -> Any:
     return jax.tree.map(lambda leaf: lax.pcast(leaf, (axis_name,), to="varying"), params)
 
 
-def update(
+def _update(
     state: TrainState, loss: jax.Array, grads: Any, optimizer: OptimizerFn, batch_stats: Any
 ) -> tuple[TrainState, Metrics]:
     """Applies the gradients of a whole batch.
@@ -145,13 +135,8 @@ def update(
     return new_state, {"grad_norm": _norm(grads), "update_norm": _norm(updates)}
 
 
-def _correct(logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
-    """The accuracy of each prediction, ``[b]``: 0 or 1, or a mixed image's weight of that label."""
-    right = correct(logits, batch["label"])
-    if "fraction" not in batch:
-        return right
-    fraction = batch["fraction"]
-    return fraction * right + (1 - fraction) * correct(logits, batch["other_label"])
+def _examples(batch: dict[str, jax.Array]) -> int:
+    return int(next(iter(batch.values())).shape[0])
 
 
 def _mean_over_parts(
@@ -160,7 +145,7 @@ def _mean_over_parts(
     """The mean of a function over the equal parts of a batch, computed one after another."""
     if parts == 1:
         return function(batch)
-    examples = batch["label"].shape[0]
+    examples = _examples(batch)
     cut = jax.tree.map(lambda leaf: leaf.reshape(parts, examples // parts, *leaf.shape[1:]), batch)
 
     # The sums start from zeros, and not from the first part: so the scan's body is the only copy of
@@ -213,14 +198,4 @@ def _as_before(new: Any, old: Any) -> Any:
     )
 
 
-def check_batch(batch_size: int, mesh: Mesh, micro_batches: int) -> None:
-    """Refuses a batch that does not divide over the devices and their micro-batches."""
-    devices = mesh.shape[DATA]
-    if batch_size % (devices * micro_batches):
-        raise ValueError(
-            f"batch_size={batch_size} does not divide evenly into micro_batches={micro_batches} on "
-            f"each of the {devices} devices of the mesh's data axis."
-        )
-
-
-__all__ = ["NOISE", "Metrics", "check_batch", "replica_step", "update", "varying", "varying_params"]
+__all__ = ["NOISE", "LossFn", "Metrics", "replica_step", "varying"]

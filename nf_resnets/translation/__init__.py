@@ -23,11 +23,10 @@ from nf_resnets.translation.batches import (
 )
 from nf_resnets.translation.beam import beam_search, length_penalty
 from nf_resnets.translation.bleu import Bleu, bleu
-from nf_resnets.translation.loss import mean_likelihood, token_losses
+from nf_resnets.translation.loss import mean_likelihood, token_loss, token_losses
 from nf_resnets.translation.made import made_pairs
 from nf_resnets.translation.pairs import MADE, Pairs, PairSet, load_pairs
 from nf_resnets.translation.program import TokenTraining, token_program
-from nf_resnets.translation.step import make_train_step, replica_step
 from nf_resnets.translation.translate import LONGER, translate
 from nf_resnets.translation.vocabulary import (
     BEGIN,
@@ -42,6 +41,6 @@ __all__ = [
     "BEGIN", "END", "LONGER", "MADE", "OPTIMIZERS", "PADDING", "UNKNOWN", "WIDTHS", "Bleu",
     "Corpus", "PairSet", "Pairs", "TokenBatch", "TokenTraining", "Vocabulary", "adam", "batch_of",
     "batch_shapes", "beam_search", "bleu", "encode", "epoch_batches", "length_penalty",
-    "load_pairs", "made_pairs", "make_train_step", "mean_likelihood", "replica_step",
-    "token_losses", "token_program", "train_vocabulary", "translate",
+    "load_pairs", "made_pairs", "mean_likelihood", "token_loss", "token_losses", "token_program",
+    "train_vocabulary", "translate",
 ]  # fmt: skip

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from nf_resnets import models
+from nf_resnets.training.step import LossFn
 from nf_resnets.translation.batches import Corpus, batch_of, batch_shapes, epoch_batches
 from nf_resnets.translation.vocabulary import PADDING
 
@@ -44,6 +47,59 @@ def token_losses(
     return jnp.where(there, losses, 0.0), jnp.where(there, likelihood, 0.0)
 
 
+def token_loss(
+    model: models.Transformer, *, label_smoothing: float = 0.1, axis_name: str | None = None
+) -> LossFn:
+    """The mean of :func:`token_losses` over all tokens of a batch, for ``replica_step``.
+
+    The tokens that are no padding are counted on all replicas: those with longer sentences count
+    for more, and the numbers are those of one device. The batch has ``source``, ``inputs`` and
+    ``targets`` int32 [b, T], and ``keys`` [b], a PRNG key for each row's dropout. The metrics are
+    ``likelihood`` (the mean negative log-likelihood of a token, without smoothing), ``accuracy``
+    and ``tokens``.
+
+    Args:
+      model: the network.
+      label_smoothing: the fraction of the target that is spread over the vocabulary.
+      axis_name: the mapped axis whose members share the batch; None for one replica.
+    """
+
+    def loss(params: Any, batch_stats: Any, batch: dict[str, jax.Array]) -> Any:
+        targets = batch["targets"]
+        there = targets != PADDING
+        tokens, replicas = there.sum(dtype=jnp.float32), 1
+        count = tokens
+        if axis_name is not None:
+            count, replicas = lax.psum(tokens, axis_name), lax.axis_size(axis_name)
+        # Of a replica on average, since the step takes the mean over them.
+        count = jnp.maximum(count, 1.0) / replicas
+        logits = _train_logits(model, params, batch)
+        losses, likelihoods = token_losses(logits, targets, label_smoothing=label_smoothing)
+        correct = (jnp.argmax(logits, axis=-1) == targets) & there
+        metrics = {
+            "likelihood": likelihoods.sum() / count,
+            "accuracy": correct.sum() / count,
+            "tokens": tokens * replicas,
+        }
+        return losses.sum() / count, (metrics, batch_stats)
+
+    return loss
+
+
+def _train_logits(model: models.Transformer, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+    """Logits [b, T, V] in training, with another dropout for every row."""
+    apply: Callable[..., Any] = model.apply
+    if not model.dropout:
+        logits: jax.Array = apply({"params": params}, batch["source"], batch["inputs"], train=True)
+        return logits
+
+    def one(source: jax.Array, inputs: jax.Array, key: jax.Array) -> Any:
+        row = (source[None], inputs[None])
+        return apply({"params": params}, *row, train=True, rngs={"dropout": key})[0]
+
+    return jax.vmap(one)(batch["source"], batch["inputs"], batch["keys"])
+
+
 def mean_likelihood(
     model: models.Transformer, params: Any, corpus: Corpus, *, max_tokens: int = 4096
 ) -> float:
@@ -66,4 +122,4 @@ def _sum(model: models.Transformer, params: Any, batch: dict[str, jax.Array]) ->
     return token_losses(logits, batch["targets"])[1].sum()
 
 
-__all__ = ["mean_likelihood", "token_losses"]
+__all__ = ["mean_likelihood", "token_loss", "token_losses"]

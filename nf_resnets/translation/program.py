@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from nf_resnets import models
-from nf_resnets.training.host_steps import HostSteps
+from nf_resnets.data import example_keys, local_positions
+from nf_resnets.training.host_steps import host_program, host_step
 from nf_resnets.training.initial import make_initial
 from nf_resnets.training.mesh import DATA
-from nf_resnets.training.program import Program, Start, build
+from nf_resnets.training.program import Program, Start
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.translation.batches import Corpus, batch_of, batch_shapes, epoch_batches
-from nf_resnets.translation.step import make_train_step
+from nf_resnets.translation.loss import token_loss
 
 METRICS = ("loss", "accuracy", "likelihood", "tokens", "grad_norm", "update_norm")
 """The metrics of a step, in the order of a curve's columns."""
@@ -63,7 +65,6 @@ def token_program(
     """
     _check_corpus(model, corpus)
     shapes = batch_shapes(corpus, max_tokens=training.max_tokens, devices=mesh.shape[DATA])
-    step = make_train_step(model, optimizer, mesh, label_smoothing=training.label_smoothing)
 
     def batches(seed: int, first_step: int) -> Iterator[dict[str, np.ndarray]]:
         index, epoch = first_step, -1
@@ -76,23 +77,34 @@ def token_program(
 
     # Every epoch has as many batches as the first.
     steps_per_epoch = len(epoch_batches(corpus, 0, 0, shapes))
-    host_steps = HostSteps(step, batches, mesh, METRICS)
     tokens = jnp.ones((1, 2), jnp.int32)
-    return build(
+    return host_program(
         mesh,
         make_initial(model, (tokens, tokens), optimizer, draw="model"),
         example,
-        slots=1,
+        step=token_step(model, optimizer, mesh, label_smoothing=training.label_smoothing),
+        batches=batches,
+        metrics=METRICS,
         batch=lambda: None,
-        compile_steps=lambda stacked: host_steps,
         make_test=lambda states: lambda states: {},
         num_steps=training.num_steps,
         model=model,
         steps_per_epoch=steps_per_epoch,
-        metrics=METRICS,
-        input_seconds=lambda: host_steps.seconds_waited,
-        close=host_steps.close,
     )
+
+
+def token_step(
+    model: models.Transformer, optimizer: OptimizerFn, mesh: Mesh, *, label_smoothing: float = 0.1
+) -> jax.stages.Wrapped:
+    """Compiles the step on ``source``, ``inputs`` and ``targets`` int32 [B, T]."""
+
+    def prepare(state: TrainState, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        # A row's dropout depends on its position in the batch, not on the number of devices.
+        positions = local_positions(batch["source"].shape[0] * mesh.shape[DATA], DATA)
+        return {**batch, "keys": example_keys(state.seed, state.step, positions)}
+
+    loss = token_loss(model, label_smoothing=label_smoothing, axis_name=DATA)
+    return host_step(loss, prepare, optimizer, mesh)
 
 
 def _check_corpus(model: models.Transformer, corpus: Corpus) -> None:
@@ -114,4 +126,4 @@ def _check_corpus(model: models.Transformer, corpus: Corpus) -> None:
         )
 
 
-__all__ = ["METRICS", "TokenTraining", "token_program"]
+__all__ = ["METRICS", "TokenTraining", "token_program", "token_step"]

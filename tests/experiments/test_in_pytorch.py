@@ -63,11 +63,11 @@ def run_of(dataset, scheme, depth=10):
             split, order, 0, step, batch_size=128, augmentation=how.augmentation
         )
 
+    loss = training.image_loss(training.train_apply(model))
+
     @jax.jit
     def step(state):
-        return training.replica_step(
-            state, batch_of(state.step), apply_fn=training.train_apply(model), optimizer=optimizer
-        )
+        return training.replica_step(state, batch_of(state.step), loss=loss, optimizer=optimizer)
 
     initial = make_initial(model, (np.zeros((1, 32, 32, 3), np.float32),), optimizer, draw=how.draw)
     with schemes.registered(*SLOW):

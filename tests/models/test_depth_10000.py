@@ -36,10 +36,10 @@ def optimizer(hyper):
     return sgd(hyper["learning_rate"])
 
 state = training.create_state(params, optimizer, {"learning_rate": 0.01})
-apply_fn = training.train_apply(model)
+loss = training.image_loss(training.train_apply(model))
 
 def step(state, batch):
-    return training.replica_step(state, batch, apply_fn=apply_fn, optimizer=optimizer)
+    return training.replica_step(state, batch, loss=loss, optimizer=optimizer)
 
 start = time.perf_counter()
 compiled = jax.jit(step, donate_argnums=(0,)).lower(state, batch).compile()

@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nf_resnets import models, optim, schemes, training, translation
+from nf_resnets import models, optim, schemes, training
 from nf_resnets.data.batch import DeviceData
+from nf_resnets.training.host_steps import host_step
 from nf_resnets.training.mesh import DATA
 from nf_resnets.training.program import state_shapes
-from nf_resnets.training.streamed import make_streamed_step
+from nf_resnets.training.streamed import mixed
 from nf_resnets.translation import beam
+from nf_resnets.translation.program import token_step
 
 HYPER = {"learning_rate": 0.1, "weight_decay": 5e-4}
 EXAMPLES, CLASSES = 640, 10
@@ -85,20 +87,15 @@ def streamed(devices: Any) -> Program:
     """A step on images from the host, mixed with each other over all chips."""
     mesh, batch, side = training.make_mesh(devices=devices), 32, 32
     model = models.WideResNet(depth=10, scheme="fixup", **TINY)
-    function = make_streamed_step(
-        training.train_apply(model, shards=mesh.shape[DATA]),
-        sgd,
-        mesh,
-        batch_size=batch,
-        mixup=0.7,
-    )
-    found = {
+    loss = training.ImageTraining(batch, num_steps=1).loss(model, mesh)
+    function = host_step(loss, mixed(batch, mixup=0.7), sgd, mesh)
+    arrays = {
         "image": shaped(mesh, (batch, side, side, 3), np.uint8, DATA),
         "label": shaped(mesh, (batch,), np.int32, DATA),
         "index": shaped(mesh, (batch,), np.int32, DATA),
     }
     states = states_of(model, mesh, (jnp.zeros((1, side, side, 3)),), 1)
-    return Program(function, (states, found))
+    return Program(function, (states, arrays))
 
 
 def _transformer() -> models.Transformer:
@@ -111,7 +108,7 @@ def _transformer() -> models.Transformer:
 def transformer(devices: Any) -> Program:
     """A step on sentence pairs, with dropout."""
     mesh, model = training.make_mesh(devices=devices), _transformer()
-    function = translation.make_train_step(model, sgd, mesh)
+    function = token_step(model, sgd, mesh)
     names = ("source", "inputs", "targets")
     batch = {name: shaped(mesh, (32, 16), np.int32, DATA) for name in names}
     tokens = jnp.ones((1, 2), jnp.int32)

@@ -16,7 +16,7 @@ import numpy as np
 from nf_resnets import models, optim, training
 from nf_resnets.data import epoch_order, steps_per_epoch
 from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
-from nf_resnets.training.steps import METRICS
+from nf_resnets.training.images import METRICS
 
 HYPER = {"learning_rate": 0.1, "weight_decay": 5e-4}
 
@@ -130,7 +130,8 @@ def reference(apply_fn, state, data, *, num_steps, batch_size, **options):
     take = jax.jit(
         functools.partial(training_batch, batch_size=batch_size, augmentation=augmentation)
     )
-    step = jax.jit(functools.partial(training.replica_step, apply_fn=apply_fn, **options))
+    loss = training.image_loss(apply_fn)
+    step = jax.jit(functools.partial(training.replica_step, loss=loss, **options))
     curve = []
     for index in range(num_steps):
         epoch = index // steps_per_epoch(count, batch_size)

@@ -18,9 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from nf_resnets import optim, training
-from nf_resnets.data import imagenet, stream
-from nf_resnets.data.crop import RandomCrop
+from nf_resnets import data, optim, training
+from nf_resnets.data import stream
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
 from tests.training.small import Log
@@ -50,12 +49,12 @@ def begin(seed=3, rate=0.01):
 
 @functools.cache
 def program(data_dir, devices, reading):
-    settings = training.StreamedTraining(
-        batch_size=BATCH, num_steps=STEPS, crop=RandomCrop(size=SIZE), short_side=16,
-        reading=reading, mixup=0.3, label_smoothing=0.1,
-    )  # fmt: skip
+    settings = training.ImageTraining(
+        BATCH, STEPS, data.Augmentation(mixup=0.3), label_smoothing=0.1
+    )
     mesh = training.make_mesh(devices=jax.devices()[:devices])
-    dataset = imagenet.open_encoded(data_dir)
+    encoded = data.open_encoded(data_dir)
+    dataset = training.Streamed(encoded, data.RandomCrop(size=SIZE), 16, reading)
     return training.streamed_program(linear, dataset, adam, mesh, settings, begin())
 
 

@@ -34,7 +34,8 @@ def state_of(decay=DECAY):
 
 @functools.cache
 def step():
-    return jax.jit(functools.partial(training.replica_step, apply_fn=network, optimizer=optimizer))
+    loss = training.image_loss(network)
+    return jax.jit(functools.partial(training.replica_step, loss=loss, optimizer=optimizer))
 
 
 @pytest.mark.parametrize("decay", [0.0, DECAY, 0.9999])

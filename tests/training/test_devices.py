@@ -145,8 +145,9 @@ def linear_alone():
 
 
 def test_pmap_with_a_batch_split_by_hand():
+    loss = training.image_loss(linear)
     pmapped = jax.pmap(
-        partial(training.replica_step, apply_fn=linear, optimizer=small.sgd, axis_name="data"),
+        partial(training.replica_step, loss=loss, optimizer=small.sgd, axis_name="data"),
         axis_name="data",
         devices=jax.devices()[:2],
     )

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from nf_resnets import training
-from nf_resnets.training.host_steps import HostSteps, on_devices
-from nf_resnets.training.steps import METRICS
-from nf_resnets.training.streamed import make_streamed_step
+from nf_resnets.training.host_steps import HostSteps, host_step, on_devices
+from nf_resnets.training.images import METRICS
+from nf_resnets.training.streamed import mixed
 from tests.training import streamed_process as small
 
 
@@ -40,7 +40,7 @@ class Batches:
 
 
 MESH = training.make_mesh(devices=jax.devices()[:1])
-STEP = make_streamed_step(small.linear, small.adam, MESH, batch_size=16)
+STEP = host_step(training.image_loss(small.linear), mixed(16), small.adam, MESH)
 
 
 def host_steps(count, seconds=0.0):

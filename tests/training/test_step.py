@@ -268,8 +268,9 @@ def test_a_step_changes_neither_shapes_nor_dtypes(optimizer, dtype):
         {"params": params, "batch_stats": statistics}, optimizer=optimizer, momentum=0.9
     )
     batch = {"image": jnp.ones((4, 8, 8, 1)), "label": jnp.zeros(4, jnp.int32)}
+    loss = training.image_loss(apply)
     new, metrics = jax.eval_shape(
-        functools.partial(training.replica_step, apply_fn=apply, optimizer=optimizer), state, batch
+        functools.partial(training.replica_step, loss=loss, optimizer=optimizer), state, batch
     )
     assert abstract(new) == abstract(state)
     assert {leaf.dtype for leaf in metrics.values()} == {np.dtype(np.float32)}
@@ -283,7 +284,8 @@ def test_a_mixed_batch_has_the_weighted_loss_and_accuracy_of_both_labels():
         "other_label": rng.integers(0, 10, BATCH).astype(np.int32),
         "fraction": np.full(BATCH, 0.3, np.float32),
     }
-    step = functools.partial(training.replica_step, apply_fn=network, optimizer=small.sgd)
+    loss = training.image_loss(network)
+    step = functools.partial(training.replica_step, loss=loss, optimizer=small.sgd)
     _, metrics = jax.jit(step)(state_of(), batch)
     x = np.float64(batch["image"]).reshape(BATCH, -1)
     first = gradient(float64(parameters()), x, batch["label"])

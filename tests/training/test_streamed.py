@@ -8,8 +8,8 @@ import pytest
 
 from nf_resnets import training
 from nf_resnets.data import imagenet, mixture
-from nf_resnets.training.host_steps import on_devices
-from nf_resnets.training.streamed import make_streamed_evaluate, make_streamed_step
+from nf_resnets.training.host_steps import host_step, on_devices
+from nf_resnets.training.streamed import make_streamed_evaluate, mixed
 
 B, SIDE, CLASSES = 16, 2, 5
 MEAN, STD = imagenet.IMAGENET_MEAN, imagenet.IMAGENET_STD
@@ -54,8 +54,8 @@ def in_numpy(mixup, smoothing, seed=SEED):
 )
 def test_a_step_is_that_of_numpy(devices, mixup, smoothing):
     mesh = training.make_mesh(devices=jax.devices()[:devices])
-    options = {"batch_size": B, "mixup": mixup, "label_smoothing": smoothing}
-    step = make_streamed_step(linear, sgd, mesh, **options)
+    loss_fn = training.image_loss(linear, label_smoothing=smoothing)
+    step = host_step(loss_fn, mixed(B, mixup), sgd, mesh)
     (batch,) = on_devices(iter([{"image": IMAGES, "label": LABELS, "index": LABELS}]), mesh)
     states, metrics = step(training.shard_runs(training.stack([state()]), mesh), batch)
     loss, kernel = in_numpy(mixup, smoothing)
@@ -70,7 +70,7 @@ def test_a_step_is_that_of_numpy(devices, mixup, smoothing):
 
 def test_runs_draw_their_own_mixtures():
     mesh = training.make_mesh(2, 2, devices=jax.devices()[:4])
-    step = make_streamed_step(linear, sgd, mesh, batch_size=B, mixup=0.7)
+    step = host_step(training.image_loss(linear), mixed(B, 0.7), sgd, mesh)
     (batch,) = on_devices(iter([{"image": IMAGES, "label": LABELS}]), mesh)
     states = training.shard_runs(training.stack([state(0), state(1)]), mesh)
     _, metrics = step(states, batch)

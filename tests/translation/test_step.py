@@ -9,7 +9,8 @@ import optax
 import pytest
 
 from nf_resnets import training
-from nf_resnets.translation import make_train_step, replica_step, token_losses
+from nf_resnets.translation import token_loss, token_losses
+from nf_resnets.translation.program import token_step
 from tests.models.trees import assert_close, quick_jit
 from tests.translation.small import SIZE, random_params, transformer
 
@@ -37,7 +38,8 @@ def sgd(hyper):
 @functools.cache
 def alone(model):
     """The step of one replica without a mesh."""
-    return quick_jit(functools.partial(replica_step, model=model, optimizer=sgd))
+    loss = token_loss(model)
+    return quick_jit(functools.partial(training.replica_step, loss=loss, optimizer=sgd))
 
 
 def state_of(model, optimizer=sgd, **options):
@@ -49,7 +51,7 @@ def after_steps(model, devices, *, optimizer=sgd, steps=2, runs=1, sweep=1):
     mesh = training.make_mesh(sweep=sweep, devices=jax.devices()[: devices * sweep])
     states = training.stack([state_of(model, optimizer) for _ in range(runs)])
     states = training.shard_runs(states, mesh)
-    step = make_train_step(model, optimizer, mesh, label_smoothing=0.1)
+    step = token_step(model, optimizer, mesh)
     for _ in range(steps):
         states, metrics = step(states, BATCH)
     return jax.device_get((states, metrics))
