@@ -35,17 +35,16 @@ runs have the rate 5e-4 at every size; the small networks here learn at a higher
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from nf_resnets import models, optim, schemes, translation
+from nf_resnets import schemes, translation
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.sweep.engine import Execution
 
@@ -116,86 +115,47 @@ SCALES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Sentences:
-    """Sentence pairs, the vocabulary of those for training, and two splits as tokens."""
-
-    pairs: translation.PairSet
-    vocabulary: translation.Vocabulary
-    train: translation.Corpus
-    test: translation.Corpus
-
-
-def load(point: Point, data_dir: str | None) -> Sentences:
+def load(point: Point, data_dir: str | None) -> translation.Sentences:
     """Loads the sentence pairs, trains the vocabulary on them, and encodes them."""
-    pairs = translation.load_pairs(point["dataset"], data_dir, source=point["source"] or None)
-    vocabulary = translation.train_vocabulary(
-        pairs.train.source, pairs.train.target, size=point["vocabulary"], joint=point["joint"]
-    )
-    train, test = (
-        translation.encode(*split, vocabulary, max_length=point["max_length"])
-        for split in (pairs.train, pairs.test)
-    )
-    return Sentences(pairs, vocabulary, train, test)
+    return translation.Sentences.of(
+        translation.load_pairs(point["dataset"], data_dir, source=point["source"] or None),
+        size=point["vocabulary"], max_length=point["max_length"], joint=point["joint"],
+    )  # fmt: skip
 
 
 def task(points: Sequence[Point], command: Command) -> HostTask:
     """The runs of points on the same sentences."""
-    sentences = load(points[0], command.data_dir)
-    return HostTask(sentences, setup)
+    return HostTask(load(points[0], command.data_dir), setup)
 
 
-def setup(point: Point, sentences: Sentences) -> Setup:
+def setup(point: Point, sentences: translation.Sentences) -> Setup:
     """Network, optimizer and steps of a point; BLEU is measured ``looks`` times."""
-    model = models.make(
-        point["model"], point["scheme"],
-        vocab_size=sentences.vocabulary.target_size,
-        source_vocab_size=sentences.vocabulary.source_size,
-        padding_id=translation.PADDING,
-        # Room for a translation that is longer than its source.
-        max_length=point["max_length"] + translation.LONGER,
-        dtype=models.dtype_of(point["dtype"]),
-        **{name: point[name] for name in ("d_model", "num_heads", "d_ff", "dropout")},
-    )  # fmt: skip
-
-    def optimizer(hyper: Mapping[str, Any]) -> Any:
-        rule, _ = translation.OPTIMIZERS[point["optimizer"]]
-        return rule(
-            optim.inverse_sqrt(hyper["learning_rate"], point["warmup_steps"]),
-            weight_decay=point["weight_decay"],
-            scheme=model.scheme,
-            scalar_factor=point["scalar_factor"],
-        )
-
-    how = translation.TokenTraining(point["max_tokens"], point["steps"], point["label_smoothing"])
+    model, optimizer, how = translation.recipe(point, sentences)
     epoch = max(1, point["steps"] // point["looks"])
     return Setup(translation.token_program, model, sentences.train, optimizer, how, epoch)
 
 
 def bleu_of(
-    task: HostTask, point: Point, model: Any, params: Any, pairs: translation.Pairs, count: int
-) -> translation.Bleu:
-    """BLEU on the first pairs of a split, or on all."""
-    sentences, count = task.given, count or len(pairs.source)
+    task: HostTask, program: Any, plan: Any, state: Any
+) -> Callable[[translation.Pairs, int], translation.Bleu]:
+    """``bleu(pairs, count)`` of a run on the first pairs of a split, 0 for all."""
+    params, point = jax.device_put(state.params), plan.settings
     search = {name: point[name] for name in ("beam", "alpha", "offset")}
-    translated = translation.translate(
-        model, params, sentences.vocabulary, pairs.source[:count], too_long="cut", **search
-    )
-    language = sentences.pairs.languages[1]
-    return translation.bleu(translated, pairs.target[:count], language=language)
+
+    def bleu(pairs: translation.Pairs, count: int) -> translation.Bleu:
+        return task.given.bleu(program.model, params, pairs, count or None, **search)  # type: ignore[no-any-return]
+
+    return bleu
 
 
 def probe(task: HostTask, program: Any, plan: Any, state: Any, step: int) -> dict[str, Any]:
     """BLEU on validation pairs; before the first step also that of the test and of a copy."""
-    params, pairs, point = jax.device_put(state.params), task.given.pairs, plan.settings
-    bleu = functools.partial(bleu_of, task, point, program.model, params)
+    point, pairs = plan.settings, task.given.pairs
+    bleu = bleu_of(task, program, plan, state)
     measures = {"bleu": bleu(pairs.validation, point["look_pairs"]).score}
     if step == 0:
-        count, test = point["test_pairs"] or len(pairs.test.source), pairs.test
-        untrained = bleu(test, count)
-        copied = translation.bleu(
-            test.source[:count], test.target[:count], language=pairs.languages[1]
-        )
+        untrained = bleu(pairs.test, point["test_pairs"])
+        copied = task.given.bleu_of_copies(pairs.test, point["test_pairs"] or None)
         measures |= {"untrained": untrained.score, "signature": untrained.signature}
         measures |= {"copy": copied.score}
     return measures
@@ -203,10 +163,12 @@ def probe(task: HostTask, program: Any, plan: Any, state: Any, step: int) -> dic
 
 def finish(task: HostTask, program: Any, plan: Any, state: Any) -> dict[str, float]:
     """BLEU and likelihood of the test pairs."""
-    params, point = jax.device_put(state.params), plan.settings
-    test = task.given.pairs.test
-    score, _ = bleu_of(task, point, program.model, params, test, point["test_pairs"])
-    likelihood = translation.mean_likelihood(program.model, params, task.given.test)
+    score, _ = bleu_of(task, program, plan, state)(
+        task.given.pairs.test, plan.settings["test_pairs"]
+    )
+    likelihood = translation.mean_likelihood(
+        program.model, jax.device_put(state.params), task.given.test
+    )
     return {"bleu": score, "test_likelihood": float(likelihood)}
 
 

@@ -87,11 +87,10 @@ SCALES = {
 
 def task(points: Sequence[Point], command: Command) -> HostTask:
     """The runs on the sentences of the translation experiment, without the long ones."""
-    sentences = table3.load(points[0], command.data_dir)
-    return HostTask(sentences, setup)
+    return HostTask(table3.load(points[0], command.data_dir), setup)
 
 
-def setup(point: Point, sentences: table3.Sentences) -> Setup:
+def setup(point: Point, sentences: translation.Sentences) -> Setup:
     """Network, optimizer and steps of a point, beside the smallest network."""
 
     def network(layers: int, width: int) -> models.Transformer:

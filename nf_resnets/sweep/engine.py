@@ -22,6 +22,7 @@ from nf_resnets.sweep.waves import Wave, cut
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callback, Callbacks
 from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.program import Program
 from nf_resnets.training.run import Plan
 from nf_resnets.training.wave import Hooks, Stopped, row_of, train
 
@@ -206,22 +207,20 @@ class _Work:
             raise
 
     def thread(self) -> None:
-        """Trains waves until none is left."""
-        held: tuple[str, int] | None = None
+        """Trains waves until none is left; it holds the last one's program for the next."""
+        name, program = "", None
         try:
             while not hosts.any_process(self.must_stop()):
-                wave = self.next(None if held is None else held[0])
+                wave = self.next(name)
                 if wave is None:
                     return
-                held = self.one(wave, held)
+                name, program = wave.program, self.one(wave, program)
         except Stopped:
             pass
         except BaseException as error:
             self.errors.append(error)
-        finally:
-            self.programs.release(held)
 
-    def next(self, program: str | None) -> Wave | None:
+    def next(self, program: str) -> Wave | None:
         """The next wave: of the thread's program, else of one that no thread has taken."""
         with self.lock:
             if not self.queue:
@@ -231,25 +230,25 @@ class _Work:
             self.taken.add(wave.program)
             return wave
 
-    def one(self, wave: Wave, held: tuple[str, int] | None) -> tuple[str, int] | None:
-        """Trains a wave; what raises becomes rows of its runs. Returns the program that it used."""
+    def one(self, wave: Wave, program: Program | None) -> Program | None:
+        """Trains a wave; what raises becomes rows of its runs. Returns the program that it used.
+
+        ``program`` is that of the thread's last wave, held until the next one is there.
+        """
         place = self.rows.folder / "checkpoints" / wave.name
         width = -(-len(wave.plans) // self.axis)
         try:
-            if held != (wave.program, width):
-                me = threading.current_thread()
-                self.compiling.add(me)
-                try:
-                    self.programs.acquire(wave.plans[0], width)
-                finally:
-                    self.compiling.discard(me)
-                self.programs.release(held)
-                held = wave.program, width
+            me = threading.current_thread()
+            self.compiling.add(me)
+            try:
+                program = self.programs.get(wave.plans[0], width)
+            finally:
+                self.compiling.discard(me)
             if self.must_stop() and jax.process_count() == 1:
                 raise Stopped
             writes, checkpoints = hosts.is_process_zero(), Checkpoints(place)
             train(
-                self.programs.get((wave.program, width)),
+                program,
                 [self.task.start(plan) for plan in wave.plans],
                 wave.plans,
                 checkpoints=checkpoints,
@@ -268,7 +267,7 @@ class _Work:
             if jax.process_count() > 1:
                 raise  # the others wait in a collective: all have to end
             self.fail(wave, error, place)
-        return held
+        return program
 
     def record(self, rows: Sequence[dict[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Keeps the rows of runs that have ended, with the machine that made them."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import statistics
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,14 +43,10 @@ class Task(Protocol):
         """See :class:`nf_resnets.training.Hooks`."""
 
 
-Name = tuple[str, int]
-"""A program's name, and how many runs a device carries."""
-
-
 class Programs:
     """The programs that threads share: the first one that asks for a program compiles it.
 
-    A program that no thread uses any more is dropped: a process may hold 65,530 pieces of memory
+    A program that no thread holds any more is dropped: a process may hold 65,530 pieces of memory
     on Linux, and on a CPU a program takes about a thousand of them.
 
     Attributes:
@@ -61,29 +57,20 @@ class Programs:
         self, task: Task, mesh: Mesh, callback: Callback, vectorize: Vectorize = "auto"
     ) -> None:
         self._task, self._mesh, self._callback, self._vectorize = task, mesh, callback, vectorize
-        self._lock = threading.Lock()
-        self._futures: dict[Name, concurrent.futures.Future[Program]] = {}
-        self._users: dict[Name, int] = {}
+        self._locks: dict[Any, threading.Lock] = {}
+        self._held: weakref.WeakValueDictionary[Any, Program] = weakref.WeakValueDictionary()
         self.compiled = 0
 
-    def acquire(self, plan: Plan, runs_per_device: int) -> Program:
-        """Compiles a run's program, or waits for the thread that does; kept until `release`."""
+    def get(self, plan: Plan, runs_per_device: int) -> Program:
+        """Compiles a run's program, or waits for the thread that does."""
         name = plan.program, runs_per_device
-        with self._lock:
-            is_first = name not in self._futures
-            future = self._futures.setdefault(name, concurrent.futures.Future())
-            self._users[name] = self._users.get(name, 0) + 1
-        if is_first:
-            self._compile(plan, runs_per_device, future)
-        try:
-            return future.result()
-        except BaseException:
-            self.release(name)
-            raise
+        with self._locks.setdefault(name, threading.Lock()):
+            program = self._held.get(name)
+            if program is None:
+                program = self._held[name] = self._compile(plan, runs_per_device)
+            return program
 
-    def _compile(
-        self, plan: Plan, runs_per_device: int, future: concurrent.futures.Future[Program]
-    ) -> None:
+    def _compile(self, plan: Plan, runs_per_device: int) -> Program:
         self._callback.on_compile_begin(plan.program, plan.label)
         begun, slots = time.perf_counter(), 0
         try:
@@ -91,25 +78,10 @@ class Programs:
                 plan, self._mesh, runs_per_device=runs_per_device, vectorize=self._vectorize
             )
             slots = program.slots
-            future.set_result(program)
-        except BaseException as error:
-            future.set_exception(error)
-        with self._lock:
-            self.compiled += bool(slots)
-        self._callback.on_compile_end(plan.program, time.perf_counter() - begun, slots)
-
-    def get(self, name: Name) -> Program:
-        """A program that the thread has acquired."""
-        return self._futures[name].result()
-
-    def release(self, name: Name | None) -> None:
-        """Drops a program if no other thread uses it."""
-        if name is None:
-            return
-        with self._lock:
-            self._users[name] -= 1
-            if not self._users[name]:
-                del self._users[name], self._futures[name]
+            self.compiled += 1
+            return program
+        finally:
+            self._callback.on_compile_end(plan.program, time.perf_counter() - begun, slots)
 
 
 def step_seconds(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> float | None:
@@ -141,4 +113,4 @@ def describe(plan: Plan) -> str:
     return f"{settings['model']}, {settings['scheme']}, batch {settings['batch_size']}"
 
 
-__all__ = ["Name", "Programs", "Task", "describe", "step_seconds", "store_programs"]
+__all__ = ["Programs", "Task", "describe", "step_seconds", "store_programs"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -14,7 +13,6 @@ from nf_resnets.trained.file import Trained
 from nf_resnets.trained.fit import mesh_for
 from nf_resnets.trained.inputs import Sentences
 from nf_resnets.trained.run import Watch, train_one
-from nf_resnets.trained.settings import to_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,47 +72,27 @@ def fit_translation(
       TrainedError: as there.
       ValueError: if the pairs do not make a vocabulary of that size, or the network cannot be.
     """
-    sources, targets = pairs.test.source[:tested], pairs.test.target[:tested]
+    sentences = translation.Sentences.of(
+        pairs, size=recipe.vocabulary, max_length=recipe.max_length
+    )
     # First, since it fails if a package is missing.
-    copied = translation.bleu(sources, targets, language=pairs.languages[1])
-    train = pairs.train
-    vocabulary = translation.train_vocabulary(train.source, train.target, size=recipe.vocabulary)
-    corpus = translation.encode(
-        train.source, train.target, vocabulary, max_length=recipe.max_length
+    copied = sentences.bleu_of_copies(pairs.test, tested)
+    settings = {
+        "scheme": scheme, **dataclasses.asdict(recipe), "dataset": pairs.name, "dtype": dtype,
+        "model": f"transformer-{recipe.layers}", "d_model": recipe.channels,
+        "num_heads": recipe.heads, "d_ff": 2 * recipe.channels,
+        "warmup_steps": max(1, recipe.steps // 5), "weight_decay": 0.0, "scalar_factor": None,
+    }  # fmt: skip
+    model, optimizer, how = translation.recipe(settings, sentences)
+    start = training.Start(
+        schemes.get(scheme), recipe.seed, {"learning_rate": recipe.learning_rate}
     )
-    model = models.Transformer(
-        vocab_size=vocabulary.target_size,
-        num_layers=recipe.layers,
-        d_model=recipe.channels,
-        num_heads=recipe.heads,
-        d_ff=2 * recipe.channels,
-        scheme=scheme,
-        padding_id=translation.PADDING,
-        # Room for a translation that is longer than its source.
-        max_length=recipe.max_length + translation.LONGER,
-        dropout=recipe.dropout,
-        dtype=models.dtype_of(dtype),
-    )
-
-    def optimizer(hyper: dict[str, Any]) -> Any:
-        rate = optim.inverse_sqrt(hyper["learning_rate"], max(1, recipe.steps // 5))
-        rule, _ = translation.OPTIMIZERS[recipe.optimizer]
-        return rule(rate, scheme=scheme)
-
-    hyper = {"learning_rate": recipe.learning_rate}
-    start = training.Start(schemes.get(scheme), recipe.seed, hyper)
-    how = translation.TokenTraining(recipe.max_tokens, recipe.steps, recipe.label_smoothing)
-    program = translation.token_program(model, corpus, optimizer, mesh_for(0), how, start)
+    program = translation.token_program(model, sentences.train, optimizer, mesh_for(0), how, start)
 
     def finish(_: Any, plan: Any, state: training.TrainState) -> Mapping[str, Any]:
-        texts = translation.translate(model, state.params, vocabulary, sources, too_long="cut")
-        bleu = translation.bleu(texts, targets, language=pairs.languages[1])
-        return {"test_bleu": bleu.score, "signature": bleu.signature}
+        score, signature = sentences.bleu(model, state.params, pairs.test, tested)
+        return {"test_bleu": score, "signature": signature}
 
-    settings = {
-        "scheme": scheme, **dataclasses.asdict(recipe), "dataset": pairs.name,
-        "network": json.dumps(to_json(model), sort_keys=True),
-    }  # fmt: skip
     plan = training.Plan(
         settings, f"Transformer, {scheme}", recipe.steps, program.steps_per_epoch,
         data=data.fingerprint(pairs),
@@ -125,6 +103,7 @@ def fit_translation(
         **{name: row["measures"][name] for name in ("test_bleu", "signature")},
         "test_bleu_of_copies": copied.score,
     }
+    vocabulary = sentences.vocabulary
     inputs = Sentences(*pairs.languages, vocabulary.source, vocabulary.target)
     return Trained(model, {"params": state.params}, inputs, notes)
 

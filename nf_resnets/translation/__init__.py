@@ -27,6 +27,7 @@ from nf_resnets.translation.loss import mean_likelihood, token_loss, token_losse
 from nf_resnets.translation.made import made_pairs
 from nf_resnets.translation.pairs import MADE, Pairs, PairSet, load_pairs
 from nf_resnets.translation.program import TokenTraining, token_program
+from nf_resnets.translation.recipe import Sentences, recipe
 from nf_resnets.translation.translate import LONGER, translate
 from nf_resnets.translation.vocabulary import (
     BEGIN,
@@ -39,8 +40,8 @@ from nf_resnets.translation.vocabulary import (
 
 __all__ = [
     "BEGIN", "END", "LONGER", "MADE", "OPTIMIZERS", "PADDING", "UNKNOWN", "WIDTHS", "Bleu",
-    "Corpus", "PairSet", "Pairs", "TokenBatch", "TokenTraining", "Vocabulary", "adam", "batch_of",
-    "batch_shapes", "beam_search", "bleu", "encode", "epoch_batches", "length_penalty",
-    "load_pairs", "made_pairs", "mean_likelihood", "token_loss", "token_losses", "token_program",
-    "train_vocabulary", "translate",
+    "Corpus", "PairSet", "Pairs", "Sentences", "TokenBatch", "TokenTraining", "Vocabulary", "adam",
+    "batch_of", "batch_shapes", "beam_search", "bleu", "encode", "epoch_batches",
+    "length_penalty", "load_pairs", "made_pairs", "mean_likelihood", "recipe", "token_loss",
+    "token_losses", "token_program", "train_vocabulary", "translate",
 ]  # fmt: skip

@@ -38,22 +38,21 @@ def test_threads_share_a_program_which_is_kept_for_as_long_as_one_uses_it():
 
     shared = made(build)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        found = set(pool.map(lambda _: shared.acquire(PLAN, 1), range(3)))
-    first = weakref.ref(found.pop())
-    assert not found and built == [1] and shared.compiled == 1
-    for users in (2, 1):
-        shared.release(("p", 1))
-        assert shared.get(("p", 1)) is first(), users
-    shared.release(("p", 1))
+        one, *others = pool.map(lambda _: shared.get(PLAN, 1), range(3))
+    assert others == [one, one] and built == [1] and shared.compiled == 1
+    gone = weakref.ref(one)
+    del others
+    assert shared.get(PLAN, 1) is one
+    del one
     gc.collect()
-    assert first() is None
+    assert gone() is None
     # For other runs on a device it is another program; the first one is compiled anew.
-    shared.acquire(PLAN, 2)
-    shared.acquire(PLAN, 1)
+    shared.get(PLAN, 2)
+    shared.get(PLAN, 1)
     assert built == [1, 2, 1]
 
 
-def test_one_that_cannot_be_built_is_said_to_all_and_tried_again():
+def test_one_that_cannot_be_built_is_said_and_tried_again():
     tries = []
 
     def build(*_, **__):
@@ -63,7 +62,7 @@ def test_one_that_cannot_be_built_is_said_to_all_and_tried_again():
     shared = made(build)
     for count in (1, 2):
         with pytest.raises(RuntimeError, match="no"):
-            shared.acquire(PLAN, 1)
+            shared.get(PLAN, 1)
         assert len(tries) == count and shared.compiled == 0
     assert [event[2] for event in shared._callback.of("on_compile_end")] == [0, 0]
 
