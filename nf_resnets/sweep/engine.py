@@ -8,20 +8,23 @@ import shutil
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from nf_resnets import training
 from nf_resnets.machine import device_name, versions
-from nf_resnets.sweep.programs import Programs, Task
+from nf_resnets.sweep.programs import Task
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.sweep.waves import Wave, cut
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callback, Callbacks
 from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.mesh import Vectorize
 from nf_resnets.training.program import Program
 from nf_resnets.training.run import Plan
 from nf_resnets.training.wave import Hooks, Stopped, row_of, train
@@ -48,7 +51,7 @@ class Execution:
     runs_per_device: int = 0
     """How many runs a device carries at a time; 0 for one on a CPU, and elsewhere for 4, or fewer
     where its memory is full."""
-    vectorize: Literal["auto", "vmap", "loop"] = "auto"
+    vectorize: Vectorize = "auto"
     """How a device computes several runs: vectorised, or one after another."""
     save_seconds: float = 60.0
     """Seconds between two checkpoints of a wave."""
@@ -125,7 +128,7 @@ def make(
     return Outcome(there, hosts.any_process(stop()), programs.compiled)
 
 
-def sweep_mesh(devices: Sequence[jax.Device], devices_per_run: int) -> jax.sharding.Mesh:
+def sweep_mesh(devices: Sequence[jax.Device], devices_per_run: int) -> Mesh:
     """The mesh of a sweep, whose ``data`` axis has the devices of one run."""
     if devices_per_run < 1 or len(devices) % devices_per_run:
         raise ValueError(
@@ -165,6 +168,51 @@ def _missing(waves: Iterable[Wave], rows: Rows, begun: Sequence[Sequence[str]]) 
         if left:
             missing.append(wave if [plan.key for plan in wave.plans] in begun else Wave(left))
     return missing
+
+
+class Programs:
+    """The programs that threads share: the first one that asks for a program compiles it.
+
+    A program that no thread holds any more is dropped: a process may hold 65,530 pieces of memory
+    on Linux, and on a CPU a program takes about a thousand of them.
+
+    Attributes:
+      compiled: how many programs were compiled.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        mesh: jax.sharding.Mesh,
+        callback: Callback,
+        vectorize: training.mesh.Vectorize = "auto",
+    ) -> None:
+        self._task, self._mesh, self._callback, self._vectorize = task, mesh, callback, vectorize
+        self._locks: dict[Any, threading.Lock] = {}
+        self._held: weakref.WeakValueDictionary[Any, Program] = weakref.WeakValueDictionary()
+        self.compiled = 0
+
+    def get(self, plan: Plan, runs_per_device: int) -> Program:
+        """Compiles a run's program, or waits for the thread that does."""
+        name = plan.program, runs_per_device
+        with self._locks.setdefault(name, threading.Lock()):
+            program = self._held.get(name)
+            if program is None:
+                program = self._held[name] = self._compile(plan, runs_per_device)
+            return program
+
+    def _compile(self, plan: Plan, runs_per_device: int) -> Program:
+        self._callback.on_compile_begin(plan.program, plan.label)
+        begun, slots = time.perf_counter(), 0
+        try:
+            program = self._task.build(
+                plan, self._mesh, runs_per_device=runs_per_device, vectorize=self._vectorize
+            )
+            slots = program.slots
+            self.compiled += 1
+            return program
+        finally:
+            self._callback.on_compile_end(plan.program, time.perf_counter() - begun, slots)
 
 
 @dataclasses.dataclass
@@ -296,6 +344,6 @@ class _Work:
 
 
 __all__ = [
-    "MOST_WORKERS", "Execution", "Outcome", "default_workers", "is_at_work", "make",
+    "MOST_WORKERS", "Execution", "Outcome", "Programs", "default_workers", "is_at_work", "make",
     "sweep_mesh",
 ]  # fmt: skip

@@ -1,11 +1,8 @@
-"""What a sweep trains, and its programs: compiled once for all threads, and timed."""
+"""What a sweep trains, and what is said of its programs."""
 
 from __future__ import annotations
 
 import statistics
-import threading
-import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +10,6 @@ from typing import Any, Protocol
 import jax
 from jax.sharding import Mesh
 
-from nf_resnets.training.callbacks import Callback
 from nf_resnets.training.mesh import Vectorize
 from nf_resnets.training.program import Program, Start
 from nf_resnets.training.run import Plan
@@ -41,47 +37,6 @@ class Task(Protocol):
     @property
     def finish(self) -> Callable[[Program, Plan, Any], Mapping[str, Any]] | None:
         """See :class:`nf_resnets.training.Hooks`."""
-
-
-class Programs:
-    """The programs that threads share: the first one that asks for a program compiles it.
-
-    A program that no thread holds any more is dropped: a process may hold 65,530 pieces of memory
-    on Linux, and on a CPU a program takes about a thousand of them.
-
-    Attributes:
-      compiled: how many programs were compiled.
-    """
-
-    def __init__(
-        self, task: Task, mesh: Mesh, callback: Callback, vectorize: Vectorize = "auto"
-    ) -> None:
-        self._task, self._mesh, self._callback, self._vectorize = task, mesh, callback, vectorize
-        self._locks: dict[Any, threading.Lock] = {}
-        self._held: weakref.WeakValueDictionary[Any, Program] = weakref.WeakValueDictionary()
-        self.compiled = 0
-
-    def get(self, plan: Plan, runs_per_device: int) -> Program:
-        """Compiles a run's program, or waits for the thread that does."""
-        name = plan.program, runs_per_device
-        with self._locks.setdefault(name, threading.Lock()):
-            program = self._held.get(name)
-            if program is None:
-                program = self._held[name] = self._compile(plan, runs_per_device)
-            return program
-
-    def _compile(self, plan: Plan, runs_per_device: int) -> Program:
-        self._callback.on_compile_begin(plan.program, plan.label)
-        begun, slots = time.perf_counter(), 0
-        try:
-            program = self._task.build(
-                plan, self._mesh, runs_per_device=runs_per_device, vectorize=self._vectorize
-            )
-            slots = program.slots
-            self.compiled += 1
-            return program
-        finally:
-            self._callback.on_compile_end(plan.program, time.perf_counter() - begun, slots)
 
 
 def step_seconds(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> float | None:
@@ -113,4 +68,4 @@ def describe(plan: Plan) -> str:
     return f"{settings['model']}, {settings['scheme']}, batch {settings['batch_size']}"
 
 
-__all__ = ["Programs", "Task", "describe", "step_seconds", "store_programs"]
+__all__ = ["Task", "describe", "step_seconds", "store_programs"]

@@ -78,7 +78,7 @@ def host_program(
         initial,
         example,
         slots=1,
-        compile_steps=lambda stacked: host_steps,
+        steps=host_steps,
         metrics=metrics,
         input_seconds=lambda: host_steps.seconds_waited,
         close=host_steps.close,

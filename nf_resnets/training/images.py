@@ -135,20 +135,17 @@ def image_program(
             f"average_decay={training.average_decay} found with a state that has no average; "
             "expected training.create_state(..., average_decay=...) to start it."
         )
-    train_split, test_split = splits or device_splits(dataset, mesh)
+    splits = splits or device_splits(dataset, mesh)
     if isinstance(example, TrainState) and isinstance(model, nn.Module):
         refuse_other_params(model, (_image(dataset),), example.params)
+    # Compiled ahead of time, so that a call with other shapes is an error, not a compilation.
+    executable = lower_image_steps(
+        model, dataset, optimizer, mesh, training, example,
+        split=splits[0], runs_per_device=runs_per_device, vectorize=vectorize,
+    ).compile()  # fmt: skip
 
-    run_steps = make_train_steps(model, optimizer, mesh, training, vectorize=vectorize)
-
-    def compile_steps(stacked: Any) -> Callable[[TrainState, np.ndarray], Steps]:
-        # Compiled ahead of time, so that a call with other shapes is an error, not a compilation.
-        executable = _lower(run_steps, stacked, train_split).compile()
-
-        def steps(states: TrainState, counts: np.ndarray) -> Steps:
-            return executable(states, shard_runs(np.asarray(counts, np.int32), mesh), train_split)
-
-        return steps
+    def steps(states: TrainState, counts: np.ndarray) -> Steps:
+        return executable(states, shard_runs(np.asarray(counts, np.int32), mesh), splits[0])  # type: ignore[no-any-return]
 
     return build(
         mesh,
@@ -156,8 +153,8 @@ def image_program(
         example,
         slots=mesh.shape[SWEEP] * runs_per_device,
         batch=lambda: first_images(dataset, training.calibration_examples),
-        compile_steps=compile_steps,
-        make_test=functools.partial(image_test, model, mesh, training, (train_split, test_split)),
+        make_test=functools.partial(image_test, model, mesh, training, splits),
+        steps=steps,
         num_steps=training.num_steps,
         model=model,
         steps_per_epoch=data.steps_per_epoch(len(dataset.train.labels), training.batch_size),
@@ -173,6 +170,7 @@ def lower_image_steps(
     training: ImageTraining,
     example: Start | TrainState,
     *,
+    split: data.DeviceData | None = None,
     runs_per_device: int = 1,
     vectorize: Vectorize = "auto",
 ) -> jax.stages.Lowered:
@@ -180,21 +178,24 @@ def lower_image_steps(
 
     The devices of the mesh need not be there: with those of a topology,
     :func:`nf_resnets.topology.topology_devices`, ``.compile()`` compiles for chips that this
-    machine does not have. The arguments are those of :func:`image_program`.
+    machine does not have. The arguments are those of :func:`image_program`; ``split`` is the
+    training split, if it is on the mesh already.
     """
-    whole = NamedSharding(mesh, PartitionSpec())
-    split = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole),
-        data.DeviceData.of(dataset, dataset.train),
-    )
-    stacked = state_shapes(
+    if split is None:
+        whole = NamedSharding(mesh, PartitionSpec())
+        split = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole),
+            data.DeviceData.of(dataset, dataset.train),
+        )
+    states = state_shapes(
         mesh,
         _initial(model, dataset, optimizer, training),
         example,
         mesh.shape[SWEEP] * runs_per_device,
     )
+    counts = jax.ShapeDtypeStruct(states.step.shape, jnp.int32, sharding=states.step.sharding)
     run_steps = make_train_steps(model, optimizer, mesh, training, vectorize=vectorize)
-    return _lower(run_steps, stacked, split)
+    return run_steps.lower(states, counts, split)
 
 
 def _image(dataset: data.Dataset) -> jax.Array:
@@ -208,14 +209,6 @@ def _initial(
         model, (_image(dataset),), optimizer,
         draw=training.draw, average_decay=training.average_decay,
     )  # fmt: skip
-
-
-def _lower(
-    run_steps: jax.stages.Wrapped, stacked: TrainState, train_split: data.DeviceData
-) -> jax.stages.Lowered:
-    """Lowers many steps in one call; states and split are arrays, or shapes with shardings."""
-    counts = jax.ShapeDtypeStruct(stacked.step.shape, jnp.int32, sharding=stacked.step.sharding)
-    return run_steps.lower(stacked, counts, train_split)
 
 
 def make_train_steps(

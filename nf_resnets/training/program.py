@@ -116,7 +116,6 @@ def build(
     *,
     slots: int,
     batch: Callable[[], Any],
-    compile_steps: Callable[[Any], Callable[[TrainState, np.ndarray], Steps]],
     make_test: Callable[[TrainState], Callable[[TrainState], Mapping[str, np.ndarray]]],
     **fields: Any,
 ) -> Program:
@@ -128,9 +127,8 @@ def build(
       example: the start of one of the runs, from which shapes and dtypes follow.
       slots: how many runs there is room for, a multiple of the mesh's ``sweep`` axis.
       batch: ``batch()`` gives the batch on which data-dependent schemes are calibrated.
-      compile_steps: ``compile_steps(states)`` compiles ``steps`` for states of these shapes.
       make_test: ``make_test(states)`` makes ``test`` for states of these shapes.
-      **fields: the other attributes of the program.
+      **fields: the other attributes of the program, ``steps`` among them.
     """
     per_run, shared = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((SWEEP,), ()))
     stacked = state_shapes(mesh, initial, example, slots)
@@ -173,7 +171,6 @@ def build(
             return begin_plain(*values, None)
         return begin_on_data(*values, batch())
 
-    steps = compile_steps(stacked)
     # The first call compiles the others. It is made here, before a run is timed.
     states = empty()
     if isinstance(example, TrainState) or example.scheme.calibrate is None:
@@ -181,7 +178,7 @@ def build(
     test = make_test(put(states, 0, take(states, 0)))
     return Program(
         mesh=mesh, slots=slots, like=like, empty=empty, begin=begin, put=put, take=take,
-        steps=steps, test=test, **fields,
+        test=test, **fields,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from nf_resnets.sweep import programs
-from nf_resnets.sweep.programs import Programs
+from nf_resnets.sweep.engine import Programs
 from nf_resnets.training.run import Plan
 from tests.training.small import Log
 

@@ -69,7 +69,7 @@ def test_runs_of_a_model_begin_with_their_scheme_and_seed():
     other = training.Start(schemes.get("fixup"), 5, dict(small.HYPER))
     ours = build(
         small.mesh_of(), training.make_initial(model, (jnp.zeros((1, 8, 8, 1)),), small.sgd), start,
-        slots=2, batch=lambda: None, compile_steps=lambda states: None,
+        slots=2, batch=lambda: None, steps=lambda states, counts: None,
         make_test=lambda states: None, num_steps=1, model=model, steps_per_epoch=1, metrics=(),
     )  # fmt: skip
     states = ours.begin(ours.begin(ours.empty(), 0, start), 1, other)
