@@ -8,7 +8,6 @@ from nf_resnets.training.images import (
     image_program,
     image_test,
     lower_image_steps,
-    make_train_steps,
 )
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, draw_params, make_initial
 from nf_resnets.training.loss import cross_entropy, image_loss
@@ -26,6 +25,6 @@ __all__ = [
     "ImageTraining", "Plan", "Program", "Run", "Start", "Steps", "Stopped", "Streamed",
     "TrainState", "create_state", "cross_entropy", "device_splits", "draw_params", "eval_apply",
     "functions_of", "image_loss", "image_program", "image_test", "lower_image_steps",
-    "make_initial", "make_mesh", "make_train_steps", "relative_to", "replica_step", "replicate",
+    "make_initial", "make_mesh", "relative_to", "replica_step", "replicate",
     "shard_runs", "stack", "streamed_program", "train", "train_apply", "unstack",
 ]  # fmt: skip

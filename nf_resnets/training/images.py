@@ -123,7 +123,8 @@ def image_program(
       example: the start of one of the runs, from which shapes and dtypes follow.
       splits: training and test split, if they are on the mesh already (:func:`device_splits`).
       runs_per_device: how many runs a device of the mesh's ``sweep`` axis carries.
-      vectorize: how a device computes several runs (:func:`nf_resnets.training.make_train_steps`).
+      vectorize: how a device computes several runs: vectorised, one after another (faster on a
+        CPU), or as the platform wants it.
 
     Raises:
       ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis, the
@@ -219,27 +220,10 @@ def make_train_steps(
     *,
     vectorize: Vectorize = "auto",
 ) -> jax.stages.Wrapped:
-    """Compiles the steps of ``R`` runs on a ``("sweep", "data")`` mesh, many in one call.
+    """Compiles ``steps(states, counts, split) -> Steps`` of ``R`` runs, many in one call.
 
     The runs are sharded over the mesh's ``sweep`` axis, the batch of each over its ``data`` axis.
-    They share the program and the data set, and differ in their states. Each run makes the number
-    of steps that it is given, fewer where an epoch ends or it diverges.
-
-    Args:
-      model: the network, as :func:`nf_resnets.training.train_apply` takes it.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      mesh: see :func:`nf_resnets.training.make_mesh`.
-      training: how the steps are made.
-      vectorize: how a device computes several runs: vectorised, one after another (faster on a
-        CPU), or as the platform wants it.
-
-    Returns:
-      ``steps(states, counts, data) -> Steps``: states with a leading axis ``[R, ...]`` on every
-      leaf (see :func:`nf_resnets.training.stack`), int32 [R] counts, 0 for a run that stands still,
-      the training split. The states given are donated.
-
-    Raises:
-      ValueError: if the batch does not divide over the devices and micro-batches.
+    Each makes as many of the int32 [R] steps as are left of its epoch, fewer if it diverges.
     """
     loss = training.loss(model, mesh)
     if vectorize == "auto":

@@ -216,7 +216,7 @@ def listen(log):
     wave.MOST_SAVING = math.inf
     for module in (engine, run):
         module.train = heard(module.train)
-    programs.Programs._compile = said("compile_begin", programs.Programs._compile, "before")
+    engine.Programs._compile = said("compile_begin", engine.Programs._compile, "before")
     Checkpoints.save = said("saved", Checkpoints.save, "after")
     Rows.add = said("appended", Rows.add, "after")
 

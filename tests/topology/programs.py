@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from nf_resnets import models, optim, schemes, training
 from nf_resnets.data.batch import DeviceData
 from nf_resnets.training.host_steps import host_step
+from nf_resnets.training.images import make_train_steps
 from nf_resnets.training.mesh import DATA
 from nf_resnets.training.program import state_shapes
 from nf_resnets.training.streamed import mixed
@@ -57,7 +58,7 @@ def image_steps(
     """Many steps on images in memory, of so many runs for each of the mesh's ``sweep`` axis."""
     mesh = training.make_mesh(sweep, devices=devices)
     how = training.ImageTraining(batch, num_steps=1)
-    function = training.make_train_steps(model, sgd, mesh, how, vectorize="vmap")
+    function = make_train_steps(model, sgd, mesh, how, vectorize="vmap")
     images = jnp.zeros((1, side, side, 3))
     states = states_of(model, mesh, (images,), sweep * runs)
     split = DeviceData(

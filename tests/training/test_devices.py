@@ -14,6 +14,7 @@ from nf_resnets.data.batch import Augmentation, training_batch
 from nf_resnets.models.blocks import PreActivationBlock
 from nf_resnets.models.layers import Conv, Dense
 from nf_resnets.models.stage import Stage
+from nf_resnets.training.images import make_train_steps
 from tests.training import small
 
 STEPS, BATCH = 4, 16  # of 48 examples: the fourth step begins the second epoch
@@ -57,7 +58,7 @@ def state_of(scheme, **options):
 
 def steps_on(apply_fn, mesh, vectorize="auto", **options):
     how = training.ImageTraining(BATCH, num_steps=STEPS, **options)
-    return training.make_train_steps(apply_fn, small.sgd, mesh, how, vectorize=vectorize)
+    return make_train_steps(apply_fn, small.sgd, mesh, how, vectorize=vectorize)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import pytest
 
 from nf_resnets import optim, training
 from nf_resnets.data.batch import Augmentation
+from nf_resnets.training.images import make_train_steps
 from tests.training import small
 
 BATCH = 16
@@ -86,7 +87,7 @@ def state_of(optimizer=small.sgd, **options):
 
 @functools.cache
 def steps_on(sweep, data, vectorize="auto", **options):
-    return training.make_train_steps(
+    return make_train_steps(
         network, small.sgd, small.mesh_of(sweep, data),
         training.ImageTraining(BATCH, num_steps=5, **options), vectorize=vectorize,
     )  # fmt: skip
