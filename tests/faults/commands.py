@@ -186,7 +186,7 @@ class Log:
 
 def listen(log):
     """Has a log hear of all events, of saves and of rows that are on disk."""
-    from nf_resnets.sweep import Rows, engine, programs
+    from nf_resnets.sweep import Rows, engine
     from nf_resnets.trained import run
     from nf_resnets.training import wave
     from nf_resnets.training.callbacks import Callbacks
