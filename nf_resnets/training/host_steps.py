@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -104,9 +103,8 @@ def host_step(
     return over_runs(one_run, mesh, data=PartitionSpec(DATA), donate=True)
 
 
-@dataclasses.dataclass
-class Reading:
-    """The batches of the run that one thread trains."""
+class _Reading(threading.local):
+    """The batches of the run that a thread trains."""
 
     batches: Iterator[Any] | None = None
     at: tuple[int, int] | None = None  # seed and step of the next batch
@@ -132,12 +130,7 @@ class HostSteps:
         # Steps dispatched ahead on several virtual CPU devices can deadlock. Elsewhere a few run
         # ahead of the host, so that reading metrics costs nothing.
         self._lag = 0 if mesh.devices.flat[0].platform == "cpu" else 8
-        self._readings: dict[int, Reading] = collections.defaultdict(Reading)
-
-    @property
-    def _reading(self) -> Reading:
-        """What this thread reads."""
-        return self._readings[threading.get_ident()]
+        self._reading = _Reading()
 
     @property
     def seconds_waited(self) -> float:
@@ -198,6 +191,6 @@ class HostSteps:
 
 
 __all__ = [
-    "BatchesFn", "HostSteps", "PrepareFn", "Reading", "host_program", "host_step", "local_rows",
+    "BatchesFn", "HostSteps", "PrepareFn", "host_program", "host_step", "local_rows",
     "on_devices",
 ]  # fmt: skip
