@@ -1,15 +1,11 @@
-"""A run on streamed photographs, killed or not, alone or with another: not started by hand.
+"""A run on streamed photographs, alone or with another process: not started by hand.
 
-Usage: python -m tests.training.streamed_process DATA_DIR FOLDER KILL_AT [PORT PROCESS]
+Usage: python -m tests.training.streamed_process DATA_DIR FOLDER PORT PROCESS
 """
 
-import dataclasses
 import functools
 import hashlib
 import json
-import math
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -75,21 +71,12 @@ def digest(state):
     return hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest()
 
 
-def main(data_dir, folder, kill_at, port=None, process="0"):
-    if port is not None:
-        hosts.initialize(f"127.0.0.1:{port}", 2, int(process))
-
-    log = Log(stop_at=int(kill_at) or math.inf)
-    if int(kill_at):
-        log.hooks = dataclasses.replace(log.hooks, stop=lambda: log.over and kill())
-    found = run(data_dir, Path(folder) if folder else None, log, devices=jax.device_count())
+def main(data_dir, folder, port, process):
+    hosts.initialize(f"127.0.0.1:{port}", 2, int(process))
+    found = run(data_dir, Path(folder), devices=jax.device_count())
     losses = found.column("loss", found.first_step).tolist()
     said = {"first_step": found.first_step, "digest": digest(found.state), "loss": losses}
     print(json.dumps(said), flush=True)
-
-
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -267,16 +267,6 @@ def test_a_wave_over_several_devices_has_the_same_numbers(whole):
     assert_twins((runs[:3], log), whole)
 
 
-@pytest.mark.slow  # two programs for several devices
-def test_a_run_over_several_devices_goes_on_with_another_number(whole, tmp_path):
-    with pytest.raises(Stopped):
-        train(STARTS[:1], tmp_path, log=Log(stop_at=8), made=program(1, along=2))
-    (run,), _ = train(STARTS[:1], tmp_path, made=program(1, along=4))
-    assert run.first_step == 8
-    # Means over a batch, in float32, summed in another order for fourteen steps.
-    np.testing.assert_allclose(run.curve, whole[0][0].curve, rtol=1e-4)
-
-
 def test_a_curve_is_thinned_to_the_same_points_for_runs_that_diverged():
     def points(step):
         curve = np.full((60, 1), 0.5, np.float32)
