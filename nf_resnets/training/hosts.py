@@ -9,7 +9,6 @@ leaves, and they wait for it, until JAX's timeout; :func:`abort_on_error` ends i
 from __future__ import annotations
 
 import contextlib
-import functools
 import glob
 import importlib.util
 import os
@@ -22,7 +21,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def initialize(
@@ -116,16 +114,10 @@ def gather(tree: Any) -> Any:
         if isinstance(leaf, jax.Array) and not (
             leaf.is_fully_addressable or leaf.is_fully_replicated
         ):
-            sharding: Any = leaf.sharding  # of a mesh
-            return _replicate(sharding.mesh)(leaf)
+            return multihost_utils.process_allgather(leaf, tiled=True)
         return leaf
 
     return jax.tree.map(np.array, jax.device_get(jax.tree.map(whole, tree)))
-
-
-@functools.cache
-def _replicate(mesh: Mesh) -> Any:
-    return jax.jit(lambda leaf: leaf, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 @contextlib.contextmanager

@@ -96,6 +96,26 @@ class ImageTraining:
         apply_fn = train_apply(model, shards=devices * self.micro_batches)
         return image_loss(apply_fn, label_smoothing=self.label_smoothing)
 
+    def initial(
+        self,
+        model: Any,
+        shape: Sequence[int],
+        optimizer: OptimizerFn,
+        example: Start | TrainState,
+    ) -> InitialFn:
+        """The first state of a run on images ``[H, W, C]``; refuses an example that is none."""
+        if self.average_decay is not None and getattr(example, "average", 0) is None:
+            raise ValueError(
+                f"average_decay={self.average_decay} found with a state that has no average; "
+                "expected training.create_state(..., average_decay=...) to start it."
+            )
+        images = (jnp.zeros((1, *shape)),)
+        if isinstance(example, TrainState) and isinstance(model, nn.Module):
+            refuse_other_params(model, images, example.params)
+        return make_initial(
+            model, images, optimizer, draw=self.draw, average_decay=self.average_decay
+        )
+
 
 def image_program(
     model: Any,
@@ -131,14 +151,8 @@ def image_program(
         parameters of a state are those of another network, or the state has no average and
         ``training.average_decay`` asks for one.
     """
-    if training.average_decay is not None and getattr(example, "average", 0) is None:
-        raise ValueError(
-            f"average_decay={training.average_decay} found with a state that has no average; "
-            "expected training.create_state(..., average_decay=...) to start it."
-        )
+    initial = training.initial(model, dataset.train.images.shape[1:], optimizer, example)
     splits = splits or device_splits(dataset, mesh)
-    if isinstance(example, TrainState) and isinstance(model, nn.Module):
-        refuse_other_params(model, (_image(dataset),), example.params)
     # Compiled ahead of time, so that a call with other shapes is an error, not a compilation.
     executable = lower_image_steps(
         model, dataset, optimizer, mesh, training, example,
@@ -150,7 +164,7 @@ def image_program(
 
     return build(
         mesh,
-        _initial(model, dataset, optimizer, training),
+        initial,
         example,
         slots=mesh.shape[SWEEP] * runs_per_device,
         batch=lambda: first_images(dataset, training.calibration_examples),
@@ -188,28 +202,11 @@ def lower_image_steps(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole),
             data.DeviceData.of(dataset, dataset.train),
         )
-    states = state_shapes(
-        mesh,
-        _initial(model, dataset, optimizer, training),
-        example,
-        mesh.shape[SWEEP] * runs_per_device,
-    )
+    initial = training.initial(model, dataset.train.images.shape[1:], optimizer, example)
+    states = state_shapes(mesh, initial, example, mesh.shape[SWEEP] * runs_per_device)
     counts = jax.ShapeDtypeStruct(states.step.shape, jnp.int32, sharding=states.step.sharding)
     run_steps = make_train_steps(model, optimizer, mesh, training, vectorize=vectorize)
     return run_steps.lower(states, counts, split)
-
-
-def _image(dataset: data.Dataset) -> jax.Array:
-    return jnp.zeros((1, *dataset.train.images.shape[1:]))
-
-
-def _initial(
-    model: Any, dataset: data.Dataset, optimizer: OptimizerFn, training: ImageTraining
-) -> InitialFn:
-    return make_initial(
-        model, (_image(dataset),), optimizer,
-        draw=training.draw, average_decay=training.average_decay,
-    )  # fmt: skip
 
 
 def make_train_steps(

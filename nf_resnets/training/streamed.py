@@ -25,7 +25,6 @@ from nf_resnets.training.host_steps import (
     on_devices,
 )
 from nf_resnets.training.images import ImageTraining
-from nf_resnets.training.initial import make_initial
 from nf_resnets.training.mesh import DATA, over_runs
 from nf_resnets.training.program import Program, Start
 from nf_resnets.training.state import OptimizerFn, TrainState
@@ -98,10 +97,7 @@ def streamed_program(
     side = dataset.crop.size
     return host_program(
         mesh,
-        make_initial(
-            model, (jnp.zeros((1, side, side, 3)),), optimizer,
-            draw=training.draw, average_decay=training.average_decay,
-        ),
+        training.initial(model, (side, side, 3), optimizer, example),
         example,
         step=host_step(
             training.loss(model, mesh), mixed(size, training.augmentation.mixup), optimizer, mesh,
