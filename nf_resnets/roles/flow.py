@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import numpy as np
 
@@ -137,21 +137,23 @@ class Flow:
             at = self.above[at]
         return None
 
-    def between(self, fork: int, end: int) -> set[int]:
-        """The nodes that depend on the fork and that the end needs, with the end."""
-        if fork == end:
+    def between(self, fork: int, end: int, others: Set[int] = frozenset()) -> set[int]:
+        """The nodes that depend on the fork, or on others, and that the end needs, with the end."""
+        starts = {fork, *others}
+        if end in starts:
             return set()
+        first = min(starts)
         back, todo = {end}, [end]
         while todo:
             for pred in self[todo.pop()].preds:
-                if pred > fork and pred not in back:
+                if pred > first and pred not in back and pred not in starts:
                     back.add(pred)
                     todo.append(pred)
-        hot = {fork}
+        hot = {*starts}
         for at in sorted(back):
             if any(pred in hot for pred in self[at].preds):
                 hot.add(at)
-        return hot - {fork}
+        return hot - starts
 
     def layers(self, region: Iterable[int]) -> list[int]:
         """The layers of a region, in order."""

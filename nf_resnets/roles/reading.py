@@ -25,6 +25,7 @@ _ROLES = {
     Kind.NORM_SCALE: Role.NORM,
     Kind.NORM_SHIFT: Role.NORM,
 }
+_OF_NORM = (Kind.NORM_SCALE, Kind.NORM_SHIFT, Kind.STATISTIC)
 _IN_BRANCH = (Place.BRANCH, Place.SHORTCUT, Place.SUM)
 _MOST_SHOWN = 3
 
@@ -52,7 +53,8 @@ def read(
       nested: which branches count where one contains others: ``"inner"`` where the long path is a
         skip connection of another kind, as in a U-Net, ``"outer"`` where the short ones are part of
         a branch.
-      projections: whether one layer that keeps the shape, beside a longer path, is a shortcut.
+      projections: whether one layer beside a longer path is a shortcut; asked where it keeps the
+        shape, and where no layer follows.
       parts: whether a sum with a part of a split value ends a residual branch, as in a reversible
         network.
       alpha: whether the scalar that multiplies a branch is SkipInit's or ReZero's ``alpha``, and
@@ -142,7 +144,7 @@ class _Reader:
             for use in uses:
                 if use.kind is Kind.WEIGHT and use.view.normalized:
                     by_weights.add(use.branch)
-                if use.kind in (Kind.NORM_SCALE, Kind.NORM_SHIFT) and at in self._kept:
+                if use.kind in _OF_NORM and at in self._kept:
                     by_kept.add(use.branch)
         return [
             "data"
@@ -302,13 +304,20 @@ class _Reader:
         assert main is not None
         if any(use.kind is Kind.OPAQUE for use in uses):
             self._doubt(at, "reaches a layer on a way that cannot be followed; expected keep=")
-        if main.kind is Kind.ADAPTER and all(
-            view.contracted for _, use in self._flow[main.node].uses for view in use.views
+        views = [view for _, use in self._flow[main.node].uses for view in use.views]
+        product = max((view.size for view in views if view.contracted), default=0)
+        others = [view.size for view in views if not view.contracted]
+        # A low-rank product has factors that are smaller than the weight.
+        if (
+            product
+            and main.kind in (Kind.ADAPTER, Kind.WEIGHT)
+            and product >= max(others, default=0)
         ):
+            paths = dict.fromkeys(repr(self._traced.paths[view.leaf]) for view in views)
             self._doubt(
                 at,
-                "meets the data as a product with another leaf, as a factor of a weight or the "
-                "begin of a stream; expected keep=",
+                "meets the data in a product of leaves, as a factor of a weight or the begin of a "
+                f"stream; expected keep= to match {', '.join(paths)}",
             )
         places = {use.place for use in uses if use.kind is Kind.WEIGHT}
         if len(places) > 1 and Kind.EMBEDDING not in {use.kind for use in uses}:

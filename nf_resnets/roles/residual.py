@@ -11,12 +11,15 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+import jax.numpy as jnp
+
 from nf_resnets.roles.flow import NONE, SUMS, Factor, Flow, times
 from nf_resnets.roles.graph import Loops, Node, Trace
 
 Nested = Literal["inner", "outer"] | None
 MOST_SUMMANDS = 32
 PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
+CHOICES = ("argmax", "argmin", "sort", "top_k")
 NOT_ZERO_AT_ZERO = ("exp", "logistic", "rsqrt", "cos", "log", "pow")
 
 
@@ -152,7 +155,7 @@ class Residuals:
         skip, fork = chosen
         rest = [term for term in terms if term != skip]
         shortcut = flow.between(fork, skip)
-        regions = [flow.between(fork, term) for term in rest]
+        regions = [self._region(fork, term) for term in rest]
         everything = shortcut.union(*regions)
         if self._splits(shortcut) and any(map(self._splits, regions)) and not self._parts:
             if self._parts is None:
@@ -162,8 +165,7 @@ class Residuals:
                     "is within a branch."
                 )
             return
-        projection = flow.layers(shortcut)
-        if projection and not self._is_projection(fork, shortcut, regions):
+        if flow.layers(shortcut) and not self._is_projection(node, fork, shortcut, regions):
             return
         for term, region in self._grouped(rest, regions):
             layers = [at for at in flow.layers(region) if at not in self.adapters]
@@ -207,6 +209,22 @@ class Residuals:
                     best = rank, skip, fork
         return best and best[1:]
 
+    def _region(self, fork: int, term: int) -> set[int]:
+        """The nodes of a branch, back to its fork and to the sums of other streams.
+
+        A sum in the branch whose fork lies before it is another stream's, as of a graph's edges.
+        """
+        region = self._flow.between(fork, term)
+        streams: set[int] = set()
+        while True:
+            sums = {
+                b.sum for b in self.branches if b.sum in region and b.fork not in region | {fork}
+            }
+            if not sums:
+                return region
+            streams |= sums
+            region = self._flow.between(fork, term, streams)
+
     def _doubt_gated_skip(self, node: Node, terms: Sequence[int]) -> None:
         """Doubts ``g(x) * x + ...``, where layers make a factor of the skip path."""
         flow = self._flow
@@ -216,6 +234,8 @@ class Residuals:
                 continue
             for stream, gate in (product.preds, product.preds[::-1]):
                 path = flow.between(stream, gate)
+                if not path.isdisjoint({*terms} - {skip}):
+                    continue  # the other summand is the skip path
                 others = [flow.between(stream, term) for term in terms if term != skip]
                 is_carry = flow[stream].name == "carry" and flow[stream].starts_as_zeros
                 if flow.layers(path) and any(map(flow.layers, others)) and not is_carry:
@@ -225,21 +245,23 @@ class Residuals:
                         "leaves if the sum ends a residual branch."
                     )
 
-    def _is_projection(self, fork: int, shortcut: set[int], regions: Sequence[set[int]]) -> bool:
+    def _is_projection(
+        self, node: Node, fork: int, shortcut: set[int], regions: Sequence[set[int]]
+    ) -> bool:
         """Whether a skip path with one layer is a shortcut, and no branch beside others."""
         flow = self._flow
         is_linear = flow.is_linear(shortcut)
         if not is_linear or any(map(flow.is_linear, regions)):  # the latter is W x + B A x
             return False
         (layer,) = flow.layers(shortcut)
-        keeps_shape = flow[fork].shape == flow[layer].shape
-        if self._projections is None and keeps_shape:
+        is_head = not flow.leads_to_layer[node.id]
+        if self._projections is None and (is_head or flow[fork].shape == flow[layer].shape):
             self.doubts.append(
                 f"the layer of {self.leaves([layer])} beside {self.leaves(set().union(*regions))} "
                 "may be a shortcut or a path of a sum without a skip path; expected projections= "
                 "to be True for a shortcut, False for a path."
             )
-        return not (keeps_shape and self._projections is False)
+        return self._projections is not False
 
     def _grouped(
         self, terms: Sequence[int], regions: Sequence[set[int]]
@@ -342,10 +364,11 @@ class Residuals:
         branch.steps = {at: steps[at] for at in main}
         branch.zeroing = {at for at in main if self.vanishes(branch, at)}
         if not branch.zeroing:
+            layers = self._flow.layers(branch.shortcut)
             self.doubts.append(
                 f"no single layer of the residual branch of {self.leaves(branch.layers)} makes it "
                 "zero by being zero; expected a branch that is a product with its last layer, or "
-                "keep= to match those leaves if it is no residual branch."
+                f"keep= to match {self.leaves([*layers, *branch.layers])} if it is none."
             )
         if any(not length for _, length in branch.loops):
             self.doubts.append(
@@ -354,11 +377,7 @@ class Residuals:
             )
 
     def _find_gates(self, branch: Residual) -> None:
-        """Finds the layers that make a factor of another path.
-
-        Of a product they are on the side that is repeated, that weighs the terms of a sum (as a
-        router does), or beside one without layers.
-        """
+        """Finds the layers that make a factor of another path, if the branch has others."""
         flow = self._flow
         for at in sorted(branch.region):
             node = flow[at]
@@ -366,32 +385,48 @@ class Residuals:
                 continue
             for one, two in (node.preds, node.preds[::-1]):
                 fork = flow.fork(one, two)
-                if fork is None or fork < branch.fork or flow[one].size < flow[two].size:
+                if fork is None or fork < branch.fork:
                     continue
-                path = flow.between(fork, one)
-                # What a loop carries comes from its layers, and kept leaves may be one.
-                if any(flow[each].starts_as_zeros or flow[each].kept for each in path):
-                    continue
-                full, repeated = map(self._size_before_repeat, (one, two))
-                if node.name == "dot_general":
-                    is_gate = flow[two].size < flow[one].size and not _free_axes(node, two, flow)
-                elif full < repeated:
-                    is_gate = False
-                else:
-                    plain = not flow.layers(path) and two not in flow.normalized
-                    is_gate = full == node.size > repeated or plain
-                if is_gate:
-                    makers = {*flow.layers(flow.between(fork, two))} - {*flow.layers(path)}
-                    branch.gates |= {at for at in makers if not self._bypasses(at, two, branch)}
+                path, factor = flow.between(fork, one), flow.between(fork, two)
+                makers = self._choosing(factor, two)
+                if self._is_gate(node, one, two, path):
+                    makers |= {*flow.layers(factor)} - {*flow.layers(path)}
+                branch.gates |= {at for at in makers if not self._bypasses(at, two, branch)}
+        if branch.gates >= set(branch.layers):
+            branch.gates.clear()
+
+    def _choosing(self, factor: set[int], end: int) -> set[int]:
+        """The layers of a factor that choose by their numbers, as a router does."""
+        flow = self._flow
+        choices = [at for at in factor if flow[at].name in CHOICES]
+        return {at for at in flow.layers(factor) for choice in choices if flow.between(at, choice)}
+
+    def _is_gate(self, product: Node, one: int, two: int, path: set[int]) -> bool:
+        """Whether ``two`` is a factor of ``one``, to which a path without it leads.
+
+        It is repeated, weighs the terms of a sum, or stands beside a path without layers.
+        """
+        flow = self._flow
+        if flow[one].size < flow[two].size:
+            return False
+        # What a loop carries comes from its layers, and kept leaves may be one.
+        if any(flow[each].starts_as_zeros or flow[each].kept for each in path):
+            return False
+        if product.name == "dot_general":
+            return flow[two].size < flow[one].size and not _free_axes(product, two, flow)
+        full, repeated = map(self._size_before_repeat, (one, two))
+        plain = not flow.layers(path) and two not in flow.normalized
+        return full >= repeated and (full == product.size > repeated or plain)
 
     def _bypasses(self, layer: int, factor: int, branch: Residual) -> bool:
-        """Whether a layer reaches the sum by another way than a factor that it makes."""
+        """Whether a layer reaches the sum by another way than a factor, choices aside."""
         todo, seen = [layer] if layer != factor else [], {layer, factor}
         while todo:
             for user in self._flow.users[todo.pop()]:
                 if user == branch.sum:
                     return True
-                if user in branch.region and user not in seen:
+                is_choice = not jnp.issubdtype(self._flow[user].dtype, jnp.inexact)
+                if user in branch.region and user not in seen and not is_choice:
                     seen.add(user)
                     todo.append(user)
         return False

@@ -139,19 +139,23 @@ def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind
         return Kind.STATISTIC
     if node.name in ("gather", "dynamic_slice", "take") and at == 0:
         return Kind.EMBEDDING
+    is_scalar = view.size == 1 and view.exact
     if node.name in ("add", "sub"):
         if node.name == "sub" and view.size > 1 and _divides_by_leaf(flow, node):
             return Kind.STATISTIC
         if flow.follows_norm(node.preds[0]):
             return Kind.NORM_SHIFT
-        return Kind.SCALAR_BIAS if view.size == 1 else Kind.BIAS
+        return Kind.SCALAR_BIAS if is_scalar else Kind.BIAS
     if node.name in ("mul", "div"):
         long_axes = sum(span.size > 1 for span in view.spans())
         if long_axes > 1 and any(flow[user].name == "reduce_sum" for user in flow.users[node.id]):
             return Kind.OPAQUE  # a layer that is written as a product and a sum
         if derived.rooted or flow.roots[node.preds[0]] or flow.follows_norm(node.preds[0]):
             return Kind.NORM_SCALE
-        return Kind.MULTIPLIER if view.size == 1 else Kind.GAIN
+        users = flow.users[node.id]
+        if users and flow.normalized.issuperset(users):
+            return Kind.NORM_SCALE
+        return Kind.MULTIPLIER if is_scalar else Kind.GAIN
     if node.name in ("concatenate", "dynamic_update_slice", "scatter"):
         return Kind.TOKEN
     return Kind.OTHER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from nf_resnets.roles.leaf import Leaf, Role, fans
 from nf_resnets.roles.role_map import RoleMap
 
 _BIAS = 0.1  # the deviation of biases; one far below 0 may leave a ReLU nothing
+_TRIES = 20  # with how many keys, where random numbers may drop a branch
 _STEP = 0.01  # how much a step of SGD changes a leaf's number of the largest gradient
 
 
@@ -32,7 +34,8 @@ def verify(network: Callable[..., Any], params: Any, role_map: RoleMap, *inputs:
 
     Where a leaf of ``params`` is traced, as under ``jit``, nothing is computed, and the tree's
     structure alone is checked. Otherwise the network's backward pass is compiled once and runs 2
-    to ``m + 3`` times, mostly 4.
+    to ``m + 3`` times, mostly 4. Where an input is a PRNG key, a layer without a gradient is tried
+    with other keys, as its branch may be dropped at random.
 
     Args:
       network: ``network(params, *inputs)``, its forward pass, of any library.
@@ -80,6 +83,7 @@ class _Check:
         self.floats = [at for at, value in enumerate(given) if _is_float(value)]
         self.random = np.random.default_rng(0)
         self.inputs = jax.tree.map(self._input, tuple(inputs))
+        self.tries = _TRIES if any(map(_is_key, jax.tree.leaves(self.inputs))) else 1
         self.drawn = [self._draw(leaf, v) for leaf, v in zip(self.leaves, given, strict=True)]
         layers = [
             at for at, leaf in enumerate(self.leaves) if leaf.role is Role.BRANCH and leaf.weight
@@ -105,9 +109,10 @@ class _Check:
         floats = [self.drawn[at] for at in self.floats]
         self._gradient = jax.jit(jax.grad(loss)).lower(floats, self.inputs).compile()
 
-    def gradients(self, values: Sequence[Any]) -> dict[int, np.ndarray]:
-        """The gradient of each floating-point leaf."""
-        gradients = self._gradient([values[at] for at in self.floats], self.inputs)
+    def gradients(self, values: Sequence[Any], turn: int = 0) -> dict[int, np.ndarray]:
+        """The gradient of each floating-point leaf, with other keys in each turn."""
+        inputs = jax.tree.map(lambda value: _folded(value, turn), self.inputs)
+        gradients = self._gradient([values[at] for at in self.floats], inputs)
         return {at: np.asarray(each) for at, each in zip(self.floats, gradients, strict=True)}
 
     def _input(self, value: Any) -> Any:
@@ -164,15 +169,19 @@ class _Check:
     def last_layers_change_the_output(self) -> None:
         """Refuses a branch whose last layer does nothing."""
         scale = self.map.num_branches**-0.5  # so that the signal of many branches stays finite
-        gradients = self.gradients(_replaced(self.drawn, self.last, lambda value: value * scale))
-        idle = self._idle(self.last, gradients) if _are_finite(gradients.values()) else set()
-        if idle:
-            at, row = min(idle)
-            raise ValueError(
-                f"leaf {self.leaves[at].path!r} {list(self.leaves[at].shape)}, the last layer of "
-                f"residual branch {self._branch(at, row)!r}, does not change the output; expected "
-                "a layer of the network."
-            )
+        values = _replaced(self.drawn, self.last, lambda value: value * scale)
+        waiting = self._rows(self.last)
+        for turn in range(self.tries):
+            gradients = self.gradients(values, turn)
+            waiting &= self._idle({at for at, _ in waiting}, gradients)
+            if not waiting or not _are_finite(gradients.values()):
+                return
+        at, row = min(waiting)
+        raise ValueError(
+            f"leaf {self.leaves[at].path!r} {list(self.leaves[at].shape)}, the last layer of "
+            f"residual branch {self._branch(at, row)!r}, does not change the output; expected "
+            "a layer of the network."
+        )
 
     def layers_get_gradients(self, given: Sequence[Any]) -> None:
         """Refuses a layer that gets no gradient in ``m + 1`` steps of SGD."""
@@ -181,11 +190,9 @@ class _Check:
             if leaf.role is Role.HEAD and leaf.weight:
                 values[at] = self.drawn[at]
         start = values
-        waiting = {
-            (at, row) for at in self.others + self.last for row in range(self.leaves[at].count)
-        }
-        for _ in range(max(branch.m for branch in self.map.branches) + 1):
-            gradients = self.gradients(values)
+        waiting = self._rows(self.others + self.last)
+        for turn in range(max(branch.m for branch in self.map.branches) + self.tries):
+            gradients = self.gradients(values, turn)
             waiting &= self._idle({at for at, _ in waiting}, gradients)
             if not waiting or not _are_finite(gradients.values()):
                 return
@@ -200,7 +207,7 @@ class _Check:
             return  # the gradient is too small for the dtype
         raise ValueError(
             f"leaf {leaf.path!r} {list(leaf.shape)} of residual branch {self._branch(at, row)!r} "
-            f"gets no gradient in {leaf.m + 1} steps of SGD, with zeros in "
+            f"gets no gradient in {leaf.m + self.tries} steps of SGD, with zeros in "
             f"{', '.join(zero[:4])}; expected one zero factor in a branch at most."
         )
 
@@ -215,6 +222,9 @@ class _Check:
                 row = branches.index(k) * leaf.count // len(branches)
                 zero += [leaf] * (not np.any(value.reshape(leaf.count, -1)[row]))
         return zero
+
+    def _rows(self, places: Iterable[int]) -> set[tuple[int, int]]:
+        return {(at, row) for at in places for row in range(self.leaves[at].count)}
 
     def _idle(
         self, places: Iterable[int], gradients: dict[int, np.ndarray]
@@ -249,6 +259,23 @@ def _are_finite(arrays: Iterable[np.ndarray]) -> bool:
 
 def _is_float(value: Any) -> bool:
     return hasattr(value, "dtype") and bool(jnp.issubdtype(value.dtype, jnp.floating))
+
+
+def _is_key(value: Any) -> bool:
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return True
+    return value.dtype == np.uint32 and value.shape == (2,)
+
+
+def _folded(value: Any, turn: int) -> Any:
+    """The key of a turn; other values, and the key of turn 0, are as they are."""
+    if not turn or not _is_key(value):
+        return value
+    fold = functools.partial(jax.random.fold_in, data=turn)
+    for _ in range(0 if value.dtype == np.uint32 else value.ndim):
+        fold = jax.vmap(fold)
+    with jax.ensure_compile_time_eval():
+        return fold(value)
 
 
 def _stepped(value: np.ndarray, gradient: np.ndarray) -> np.ndarray:

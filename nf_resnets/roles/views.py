@@ -141,7 +141,7 @@ class Constant:
     def number(self) -> float | None:
         """The one number that the value has, however often, or None."""
         value = self.get()
-        if value is None or not np.size(value):
+        if value is None or not np.size(value) or np.iscomplexobj(value):
             return None
         array = np.asarray(value, np.float64)
         return float(array.flat[0]) if np.all(array == array.flat[0]) else None

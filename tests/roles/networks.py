@@ -839,3 +839,205 @@ def stacked_twice():
         return lax.scan(outer, x, (p["w1"], p["w2"]))[0] @ p["head"]
 
     return Case(network, params, (f(2, D),), ("w1 w2",) * 6, {"head": "head"}, axes={"w1": "NNIO"})
+
+
+# Gates, streams and products that are easily taken for something else.
+
+
+@case
+def table_of_relative_positions():
+    """Of a table whose axes cannot be followed, a number at each offset is no scalar."""
+
+    def body(p, x):
+        q, k, v = (split_heads(x @ p[name]) for name in "qkv")
+        offsets = jnp.arange(12)[:, None] - jnp.arange(12) + 11
+        bias = p["table"][offsets.reshape(-1)].reshape(12, 12, HEADS).transpose(2, 0, 1)
+        scores = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) + bias)
+        return x + jnp.einsum("bhts,bshd->bthd", scores, v).reshape(x.shape) @ p["o"]
+
+    return on_tokens(
+        body, lambda: attention_params() | {"table": f(23, HEADS)}, 1, branches="#q,#k,#v #o",
+        roles={"keep": "l0/table"},
+    )  # fmt: skip
+
+
+@case
+def dispatched_experts():
+    """The router makes a factor as large as what it weighs, and an index that has no gradient."""
+
+    def body(p, x):
+        h = x.reshape(-1, D)
+        chances = jax.nn.softmax(h @ p["router"])
+        hot = jax.nn.one_hot(chances.argmax(-1), 3)
+        dispatch = hot[..., None] * jax.nn.one_hot(jnp.arange(24) % 8, 8)[:, None]
+        combine = dispatch * (chances * hot).sum(-1)[:, None, None]
+        y = jax.nn.relu(jnp.einsum("nec,nd,edf->ecf", dispatch, h, p["w1"]))
+        y = jnp.einsum("ecf,efd->ecd", y, p["w2"])
+        return x + jnp.einsum("nec,ecd->nd", combine, y).reshape(x.shape)
+
+    layers = {"router": f(D, 3), "w1": f(3, D, 64), "w2": f(3, 64, D)}
+    return on_tokens(
+        body, lambda: layers, 1, branches="#w1 #w2", roles={"keep": "l0/router"},
+        axes={"l0/w1": "NIO"},
+    )  # fmt: skip
+
+
+def query_of_leaves(query, names, leaves):
+    """Tokens are pooled by attention of a query that is computed from leaves alone."""
+    params = {"emb": f(VOCABULARY, D), **blocks(two, 1), **leaves, "k": f(D, HEADS, 8)}
+    params["head"] = f(D, 10)
+
+    def network(p, t):
+        x = p["emb"][t]
+        x = x + jnp.tanh(x @ p["l0"]["w1"]) @ p["l0"]["w2"]
+        scores = jnp.einsum("hk,bthk->bth", query(p), jnp.einsum("btd,dhk->bthk", x, p["k"]))
+        pooled = jnp.einsum("bth,bthd->bhd", jax.nn.softmax(scores, 1), split_heads(x))
+        return pooled.reshape(-1, D) @ p["head"]
+
+    listed = ", ".join(f"'{name}'" for name in names)
+    return Case(
+        network, params, (tokens(),), each(TWO, 1),
+        {"embedding": "emb", "stem": "k", "head": "head"},
+        {"k": (D, D)}, doubt=f"expected keep= to match {listed}",
+        options={"keep": "|".join(f"^{name}$" for name in names)},
+    )  # fmt: skip
+
+
+@case
+def query_of_two_leaves():
+    return query_of_leaves(
+        lambda p: jnp.einsum("d,dhk->hk", p["probe"], p["q"]), ("probe", "q"),
+        {"probe": f(D), "q": f(D, HEADS, 8)},
+    )  # fmt: skip
+
+
+@case
+def query_with_a_bias():
+    """The bias alone is a leaf of which the axes can be followed to a product with data."""
+    return query_of_leaves(
+        lambda p: jnp.einsum("d,dhk->hk", p["probe"], p["q"]) + p["b"], ("probe", "q", "b"),
+        {"probe": f(D), "q": f(D, HEADS, 8), "b": f(HEADS, 8)},
+    )  # fmt: skip
+
+
+@case
+def wide_and_deep():
+    """Two paths of one output, whose lengths are not those of the input."""
+    params = {"deep": f(8, D), "out": f(D, 1), "wide": f(8, 1)}
+
+    def network(p, x):
+        return x @ p["wide"] + jax.nn.relu(x @ p["deep"]) @ p["out"]
+
+    return Case(
+        network, params, (f(2, 8),), roles={"head": "wide out", "stem": "deep"},
+        doubt="'wide'.*expected projections=", options={"projections": False},
+    )  # fmt: skip
+
+
+@case
+def two_streams():
+    """Nodes and edges of a graph: each branch of one stream takes the other."""
+    nodes, edges = {"n1": f(2 * D, 64), "n2": f(64, D)}, {"e1": f(2 * D, 64), "e2": f(64, D)}
+    params = {"in": f(8, D), "in_edges": f(8, D), **blocks(lambda: nodes | edges, 3)}
+    params["head"] = f(D, 10)
+
+    def network(p, x, edges):
+        x, e = x @ p["in"], edges @ p["in_edges"]
+        for i in range(3):
+            b = p[f"l{i}"]
+            e = e + jax.nn.relu(jnp.concatenate([e, x], -1) @ b["e1"]) @ b["e2"]
+            x = x + jax.nn.relu(jnp.concatenate([x, e], -1) @ b["n1"]) @ b["n2"]
+        return x @ p["head"]
+
+    known = {"stem": "in in_edges", "head": "head"}
+    return Case(network, params, (f(2, 8), f(2, 8)), each("#e1 #e2;#n1 #n2", 3), known)
+
+
+@case
+def momentum():
+    """The stream adds up another one, to which branches are added; the last is of both sums."""
+    params = {"in": f(8, D), **blocks(two, 3), "head": f(D, 10)}
+
+    def network(p, x):
+        x = x @ p["in"]
+        v = jnp.zeros_like(x)
+        for i in range(3):
+            v = 0.5 * v + jnp.tanh(x @ p[f"l{i}"]["w1"]) @ p[f"l{i}"]["w2"]
+            x = x + v
+        return x @ p["head"]
+
+    return Case(
+        network, params, (f(2, 8),), each(TWO, 3), {"stem": "in", "head": "head"},
+        scales=[(1.0, 1.0, 1.0), (0.5, 1.0, 1.0), (1.0, 1.0, 1.0)],
+    )  # fmt: skip
+
+
+@case
+def crossed_with_the_input():
+    """The layer's only path makes a factor, of what the stream began with."""
+    params = {"in": f(8, D), **blocks(lambda: {"w": f(D, D), "b": f(D)}, 3), "head": f(D, 10)}
+
+    def network(p, x):
+        first = x = x @ p["in"]
+        for i in range(3):
+            x = first * (x @ p[f"l{i}"]["w"] + p[f"l{i}"]["b"]) + x
+        return x @ p["head"]
+
+    known = {"stem": "in", "head": "head", "bias": "l0/b l2/b"}
+    return Case(network, params, (f(2, 8),), each("#w", 3), known)
+
+
+@case
+def root_of_a_leaf():
+    """A factor of a recurrence, and no norm, as its leaf is kept."""
+
+    def body(p, x):
+        h = jnp.sqrt(1 - jnp.exp(-p["decay"])) * (x @ p["w1"])
+        return x + jnp.tanh(h) @ p["w2"]
+
+    return on_vectors(
+        body, lambda: two() | {"decay": f(D)}, 1, branches=TWO, options={"keep": "decay"}
+    )
+
+
+@case
+def scaled_before_it_is_divided():
+    def body(p, x):
+        h = x @ p["w1"]
+        mean = h.mean(-1, keepdims=True)
+        variance = ((h - mean) ** 2).mean(-1, keepdims=True)
+        return x + (p["g"] * (h - mean) / jnp.sqrt(variance + 1e-5) + p["b"]) @ p["w2"]
+
+    return on_vectors(
+        body, lambda: two() | {"g": f(D), "b": f(D)}, 1, branches=TWO, normalized="data",
+        roles={"norm": "l0/g l0/b"},
+    )  # fmt: skip
+
+
+@case
+def drawn_latent():
+    """A mean, and a deviation times noise: two layers of one value, of another shape."""
+    params = {"in": f(8, D), **blocks(two, 1), "mean": f(D, 4), "log": f(D, 4), "head": f(4, 10)}
+
+    def network(p, x, noise):
+        x = x @ p["in"]
+        x = x + jnp.tanh(x @ p["l0"]["w1"]) @ p["l0"]["w2"]
+        return jnp.tanh(x @ p["mean"] + jnp.exp(x @ p["log"]) * noise) @ p["head"]
+
+    return Case(
+        network, params, (f(2, 8), f(2, 4)), each(TWO, 1),
+        {"stem": "in", "head": "head", "keep": "mean log"},
+        doubt="expected .* keep= to match 'mean', 'log'", options={"keep": "mean|log"},
+    )  # fmt: skip
+
+
+@case
+def complex_weights():
+    """A leaf is multiplied by the imaginary unit, which is no scale of it."""
+    params = {"in": f(8, D), "re": f(D, D), "im": f(D, D), "head": f(D, 10)}
+
+    def network(p, x):
+        x = jnp.fft.fft(x @ p["in"])
+        return jax.nn.relu((x @ (p["re"] + 1j * p["im"])).real) @ p["head"]
+
+    return Case(network, params, (f(2, 8),), roles={"stem": "in re im", "head": "head"})

@@ -39,6 +39,7 @@ def matches(found, text):
     return not found
 
 
+@pytest.mark.filterwarnings("error::numpy.exceptions.ComplexWarning")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in ALL]
 )

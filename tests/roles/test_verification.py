@@ -53,10 +53,6 @@ def test_what_was_read_is_verified(name):
     roles.verify(case.network, case.params, role_map, *case.inputs)
 
 
-def test_rules_are_verified_alike():
-    roles.verify(network, TREE, roles.assign(TREE, NAMES), X)
-
-
 def test_layers_in_another_order_than_that_of_their_names_are_refused():
     def backwards(params, x):
         for k in (1, 2):
@@ -76,6 +72,21 @@ def test_a_last_layer_that_is_not_used_is_refused():
 
     with pytest.raises(ValueError, match="'block_2/w2'.*does not change the output"):
         roles.verify(shorter, TREE, roles.assign(TREE, NAMES), X)
+
+
+def test_a_branch_that_a_key_drops_is_tried_with_others():
+    def dropping(params, x, key):
+        for k in (1, 2):
+            kept = jax.random.bernoulli(jax.random.fold_in(key, k), 0.5)
+            x = block(params[f"block_{k}"], x, jnp.where(kept, 1.0, 0.0))
+        return x @ params["head"]
+
+    role_map, params = roles.assign(TREE, NAMES), filled(TREE)
+    for key in (jax.random.key(1), jax.random.PRNGKey(1)):
+        assert not jax.random.bernoulli(jax.random.fold_in(key, 2), 0.5)
+        roles.verify(dropping, params, role_map, X, key)
+    with pytest.raises(ValueError, match="'block_2/w2'.*does not change the output"):
+        roles.verify(lambda p, x, _: dropping(p, x, key), TREE, role_map, X, key)
 
 
 def test_two_zero_factors_are_refused():
