@@ -71,6 +71,16 @@ def linen(norm, *, leaves=True, before=False):
     return network, params, layers
 
 
+class ScaleFirst(nn.Module):
+    """The scale stands before the division."""
+
+    @nn.compact
+    def __call__(self, x):
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        centred = x - x.mean(-1, keepdims=True)
+        return scale * centred / jnp.sqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)
+
+
 def of_nnx():
     class Network(nnx.Module):
         def __init__(self, rngs):
@@ -155,6 +165,7 @@ NETWORKS = {
     "layer": partial(linen, nn.LayerNorm),
     "layer_before": partial(linen, nn.LayerNorm, before=True),
     "rms": partial(linen, nn.RMSNorm),
+    "scale_first": partial(linen, ScaleFirst),
     "group": partial(linen, partial(nn.GroupNorm, 4)),
     "slow_variance": partial(linen, partial(nn.LayerNorm, use_fast_variance=False)),
     "batch": partial(linen, partial(nn.BatchNorm, use_running_average=False)),
