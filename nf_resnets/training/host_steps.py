@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -103,7 +104,8 @@ def host_step(
     return over_runs(one_run, mesh, data=PartitionSpec(DATA), donate=True)
 
 
-class _Reading(threading.local):
+@dataclasses.dataclass
+class _Reading:
     """The batches of the run that a thread trains."""
 
     batches: Iterator[Any] | None = None
@@ -130,7 +132,13 @@ class HostSteps:
         # Steps dispatched ahead on several virtual CPU devices can deadlock. Elsewhere a few run
         # ahead of the host, so that reading metrics costs nothing.
         self._lag = 0 if mesh.devices.flat[0].platform == "cpu" else 8
-        self._reading = _Reading()
+        self._of_thread = threading.local()
+
+    @property
+    def _reading(self) -> _Reading:
+        if not hasattr(self._of_thread, "reading"):
+            self._of_thread.reading = _Reading()
+        return self._of_thread.reading
 
     @property
     def seconds_waited(self) -> float:
