@@ -17,10 +17,21 @@ Expected:
    signal also grows with the depth.)
 4. The exponent of Theorem 4 is 1 on the line `min(p_1, p_2) = 1/2`; Fixup's first layer is on it
    for any `p_2 >= 1/2`.
+5. Update by each branch, the others held still: `Theta(eta / L)` with Fixup, so that `L` times it
+   is flat, and of the same size without rule 2 at any `L`. All branches together move the network
+   almost as far as the sum of their updates, since these are correlated.
+
+Criteria of (5) and of LSUV's update in (1), fixed before their rows and after a measurement from
+outside (`L` times the mean update flat from 9 to 30 branches with Fixup; LSUV's update of the
+network 51, 141 and 334 at 3, 9 and 15 branches): of *proper scale* are branches if `L` times their
+mean update changes by less than a quarter from 3 to 48 branches, and none is more than three times
+the mean; *correlated* are updates if those of 48 branches add up to more than half of the sum of
+their lengths (in random directions to `48**-0.5 = 0.14` of it); they *accumulate* if the network's
+update grows more than threefold from 3 to 48 branches.
 
 Setting: WRN-n-1 on a batch of the 8x8 digits, all heads drawn at random (with Fixup's zero head
 only the head moves), biases 0. The update is to first order, except in (2), where it is that of a
-step. `--scale laptop` takes about two minutes on two cores, `--scale smoke` seconds.
+step. `--scale laptop` takes about three minutes on two cores, `--scale smoke` seconds.
 """
 
 from __future__ import annotations
@@ -52,7 +63,8 @@ TRACES = {
     "none (He)": lambda L: (1.0, 1.0),
 }
 VARIANTS = (
-    "fixup", "no_rule_2", "alpha_one", "alpha_rsqrt_depth", "skipinit", "sqrt_half", "batchnorm",
+    "fixup", "no_rule_2", "alpha_one", "alpha_rsqrt_depth", "skipinit", "sqrt_half", "lsuv",
+    "batchnorm",
 )  # fmt: skip
 
 
@@ -60,9 +72,10 @@ def scale(
     base: Point, depths: Sequence[int], variants: Sequence[str], rate_variants: Sequence[str],
     branches: Sequence[int],
 ) -> list[Point]:  # fmt: skip
-    """The four parts of the figure."""
+    """The parts of the figure."""
     return (
         grid({**base, "part": "depth"}, depth=depths, variant=variants)
+        + grid({**base, "part": "branch"}, depth=depths, variant=rate_variants)
         + grid({**base, "part": "rate", "depth": base["rate_depth"]}, variant=rate_variants)
         + grid({**base, "part": "trace"}, branches=branches, scaling=list(TRACES))
         + [{**base, "part": "map"}]
@@ -85,32 +98,96 @@ SCALES = {
 }
 
 
+TABLES = {
+    "depth": "update / eta, L =",
+    "branch": "L x update by a branch / eta, L =",
+    "together": "update by all branches / sum, L =",
+    "trace": "sum of traces, L =",
+}
+
+
 def title_of(variant: str) -> str:
     return TITLES[variant] if variant in TITLES else schemes.get(variant).title
 
 
-def sizes(point: Point, variant: str, depth: int, rates: Sequence[float] = ()) -> np.ndarray:
-    """``||Delta f|| / eta``, a mean over draws and examples: for each rate, or to first order."""
-    images, labels = digits_batch(point["batch_size"])
+def make_network(point: Point, variant: str, depth: int) -> tuple[Any, Any, Any]:
+    """A batch, the network of a variant, and its parameters and statistics, stacked over draws."""
+    batch = digits_batch(point["batch_size"])
     scheme = schemes.get("fixup" if variant == "no_rule_2" else variant)
     model = models.WideResNet(depth=depth, scheme=scheme, stem_channels=point["stem_channels"])
 
-    def one(key: jax.Array) -> jax.Array:
-        params, rest = initial(model, key, images)
+    def draw(key: jax.Array) -> tuple[Any, Any]:
+        params, rest = initial(model, key, batch[0])
+        if scheme.calibrate is not None:
+            params = scheme.calibrate(params, network=forward(model, rest), inputs=batch[:1])
         params = random_head(params, jax.random.fold_in(key, 2))
         if variant == "no_rule_2":
             factor = model.num_branches**0.5
             params = roles.assign(params).map(
                 lambda leaf, value: value * factor if leaf.role is Role.BRANCH else value, params
             )
+        return params, rest
+
+    keys = jax.random.split(jax.random.key(0), point["draws"])
+    # LSUV looks at values, and is not compiled.
+    drawn = [(draw if scheme.calibrate else quick_jit(draw))(key) for key in keys]
+    return batch, model, jax.tree.map(lambda *each: jnp.stack(each), *drawn)
+
+
+def sizes(point: Point, variant: str, depth: int, rates: Sequence[float] = ()) -> np.ndarray:
+    """``||Delta f|| / eta``, a mean over draws and examples: for each rate, or to first order."""
+    (images, labels), model, draws = make_network(point, variant, depth)
+
+    def one(draw: tuple[Any, Any]) -> jax.Array:
+        params, rest = draw
 
         def size(*rate: jax.Array) -> jax.Array:
             return update_size(forward(model, rest), params, images, labels, *rate).mean()
 
         return jax.lax.map(size, jnp.array(rates)) if rates else size()
 
-    keys = jax.random.split(jax.random.key(0), point["draws"])
-    return np.asarray(quick_jit(lambda keys: jax.lax.map(one, keys).mean(axis=0))(keys))
+    return np.asarray(quick_jit(lambda draws: jax.lax.map(one, draws).mean(axis=0))(draws))
+
+
+def branch_sizes(point: Point, variant: str, depth: int) -> np.ndarray:
+    """``||Delta f|| / eta`` to first order if only a branch is trained: ``[L]``, then all branches.
+
+    A branch's leaves are its layers and what stands beside them, but no shortcut.
+    """
+    (images, labels), model, draws = make_network(point, variant, depth)
+    params, _ = draws
+    role_map = roles.assign(jax.tree.map(lambda of: of[0], params))
+    L = role_map.num_branches
+
+    def numbers(leaf: roles.Leaf, value: jax.Array) -> np.ndarray:
+        """The branch of each array of a leaf, 0 outside."""
+        lies_in = () if leaf.role is Role.SHORTCUT else role_map.beside[role_map.leaves.index(leaf)]
+        shape = leaf.shape[: leaf.stacked] + (1,) * len(leaf.own_shape)
+        return np.array(lies_in or (0,) * leaf.count).reshape(shape)
+
+    branch_of = role_map.map(numbers, jax.tree.map(lambda of: of[0], params))
+
+    def one(draw: tuple[Any, Any]) -> jax.Array:
+        params, rest = draw
+
+        def size(least: jax.Array, most: jax.Array) -> jax.Array:
+            def network(params: Any, images: jax.Array) -> jax.Array:
+                trained = jax.tree.map(
+                    lambda value, k: jnp.where(
+                        (least <= k) & (k <= most), value, jax.lax.stop_gradient(value)
+                    ),
+                    params,
+                    branch_of,
+                )
+                return forward(model, rest)(trained, images)
+
+            return update_size(network, params, images, labels).mean()
+
+        ks = jnp.arange(1, L + 1)
+        ranges = jnp.append(ks, 1), jnp.append(ks, L)
+        return jax.lax.map(lambda each: size(*each), ranges)
+
+    return np.asarray(quick_jit(lambda draws: jax.lax.map(one, draws).mean(axis=0))(draws))
 
 
 def traces(point: Point, scaling: str, L: int) -> float:
@@ -174,6 +251,14 @@ def measure(point: Point, _: str | None) -> list[Row]:
     if part == "trace":
         title, x = point["scaling"], [point["branches"]]
         values = [traces(point, title, point["branches"])]
+    elif part == "branch":
+        *each, together = branch_sizes(point, point["variant"], point["depth"]).tolist()
+        L, total = len(each), sum(each)
+        shared = {"title": title_of(point["variant"]), "x": L}
+        return [
+            {**shared, "part": "branch", "y": digits(L * max(each)), "value": digits(total)},
+            {**shared, "part": "together", "y": "", "value": digits(together / total)},
+        ]
     else:
         title, x = title_of(point["variant"]), [(point["depth"] - 4) // 2]
         rates: list[float] = []
@@ -199,7 +284,7 @@ def part_of(results: Results, name: str) -> list[Row]:
 def table(results: Results) -> str:
     """The curves over the depth: their values, and the slope of the last two."""
     cells = []
-    for name, heading in (("depth", "update / eta, L ="), ("trace", "sum of traces, L =")):
+    for name, heading in TABLES.items():
         rows = part_of(results, name)
         places = sorted({int(row["x"]) for row in rows})
         lines = [[heading, *map(str, places), "slope"]]
@@ -233,7 +318,7 @@ def exponent_map(rows: Sequence[Row], axes: Any) -> None:
 
 
 def figure(results: Results, path: Path) -> None:
-    """Draws the four parts."""
+    """Draws the parts."""
     point = results.points[0]
     traces = [
         {**row, "title": row["title"].replace("L^-1/2", "$L^{-1/2}$")}
@@ -249,6 +334,11 @@ def figure(results: Results, path: Path) -> None:
         [
             panel("Update of the network against depth", part_of(results, "depth"),
                   "branches $L$", update),
+            panel("$L$ times the update by a branch", part_of(results, "branch"),
+                  "branches $L$", r"$L\,\|\Delta_k f\|\,/\,\eta$, mean over $k$"),
+            panel("Update by all branches over the sum of their updates",
+                  part_of(results, "together"), "branches $L$",
+                  r"$\|\sum_k \Delta_k f\|\,/\,\sum_k \|\Delta_k f\|$"),
             panel(f"Update against the learning rate, {point['rate_depth']} layers",
                   part_of(results, "rate"), r"learning rate $\eta$", update),
             panel("Theorem 3: traces of all branches", traces, "branches $L$",
