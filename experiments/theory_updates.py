@@ -336,7 +336,7 @@ def figure(results: Results, path: Path) -> None:
                   "branches $L$", update),
             panel("$L$ times the update by a branch", part_of(results, "branch"),
                   "branches $L$", r"$L\,\|\Delta_k f\|\,/\,\eta$, mean over $k$"),
-            panel("Update by all branches over the sum of their updates",
+            panel("Together, over the sum of their updates",
                   part_of(results, "together"), "branches $L$",
                   r"$\|\sum_k \Delta_k f\|\,/\,\sum_k \|\Delta_k f\|$"),
             panel(f"Update against the learning rate, {point['rate_depth']} layers",
