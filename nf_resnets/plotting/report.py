@@ -131,7 +131,7 @@ def _targets(sweep: SweepResults) -> Cells:
             str(one["group"]["batch_size"]),
             steps,
             f"{one['reached']} of {one['runs']}",
-            _text("peak_lr", one["rate"]) + ("!" if one["at_edge"] else ""),
+            _text("peak_lr", one["rate"]),
             _text("", one["noise_scale"]),
         ])  # fmt: skip
     return cells

@@ -35,8 +35,7 @@ class Point(NamedTuple):
 class Regimes:
     """The fitted curve of the best rates of several batch sizes.
 
-    Errors are standard errors of the logarithm to base 2: a range is ``value * 2**error`` and
-    ``value / 2**error``.
+    Errors are standard errors of the logarithm to base 2: a range ends at ``value * 2**error``.
 
     Attributes:
       group: the fields and values that all points share.
@@ -72,15 +71,13 @@ def regimes(
 ) -> Regimes:
     """Fits two curves to the best rates of several batch sizes, and chooses between them.
 
-    One is ``eta = min(slope * B, largest)``, the other ``eta = largest / (1 + B_noise / B)``, which
-    has no corner. Both have two parameters; the one of the smaller chi^2 is chosen. Points weigh
-    ``error**-2`` in ``log2 eta``: an error bar is half the width of the range of rates as good, and
-    at least half a step of the grid.
+    One is ``eta = min(slope * B, largest)``, the other ``eta = largest / (1 + B_noise / B)``; the
+    one of the smaller chi^2 is chosen. Points weigh ``error**-2`` in ``log2 eta``: an error bar is
+    half the width of the range of rates as good, and at least half a step of the grid.
 
     The data show the linear part if a flat line alone is worse by 3.84 in chi^2 (the 95% point for
-    one parameter), and the saturated part if a line of slope 1 alone is. A best rate at the edge of
-    its grid is a bound, and a batch size at which every run diverged has none: both are left out of
-    the fit and named.
+    one parameter), and the saturated part if a line of slope 1 alone is. Batch sizes without a best
+    rate, or with one at the edge of its grid, are left out and named.
 
     Args:
       points: ``(batch_size, best, low, high)`` or ``Point``, in any order.
@@ -119,11 +116,9 @@ def regimes(
     shown = {"slope": linear, "largest": saturated, "batch_size": both}
     numbers = curve.slope, curve.largest, curve.largest - curve.slope
     fitted: dict[str, Any] = {}
-    for (name, shows), number, deviation in zip(
-        shown.items(), numbers, _errors(curve, x, error), strict=True
-    ):
-        fitted[name] = 2**number if shows else None
-        fitted[f"{name}_error"] = deviation if shows else None
+    for name, number, deviation in zip(shown, numbers, _errors(curve, x, error), strict=True):
+        fitted[name] = 2**number if shown[name] else None
+        fitted[f"{name}_error"] = deviation if shown[name] else None
     return Regimes(
         dict(group or {}),
         metric,
@@ -135,26 +130,9 @@ def regimes(
 
 
 def regimes_of(optima: Sequence[Optimum]) -> list[Regimes]:
-    """Fits the regimes of each curve of optima: those that share all but the batch size.
+    """Fits the regimes of each metric and group of optima that share all but the batch size.
 
-    The step of the grid is that of each curve's own rates, the median factor between neighbours.
-
-    Args:
-      optima: as :func:`nf_resnets.sweep.optima` returns them, of one metric or several.
-
-    Returns:
-      One fit for each metric and group of the other fields, in the order in which they first come.
-
-    Example:
-      >>> from nf_resnets.sweep.select import optima
-      >>> rows = [
-      ...     {"state": "finished", "scheme": "fixup", "seed": 0, "batch_size": size,
-      ...      "peak_lr": rate, "test_accuracy": 0.9 if rate == best else 0.5}
-      ...     for size, best in ((8, 0.25), (16, 0.5), (32, 1.0), (64, 1.0))
-      ...     for rate in (0.125, 0.25, 0.5, 1.0, 2.0)]
-      >>> (fit,) = regimes_of(optima(rows))
-      >>> fit.group, fit.metric
-      ({'scheme': 'fixup'}, 'test_accuracy')
+    The step of the grid is the median factor between neighbours of each curve's own rates.
     """
     fits = []
     for group, curve in along(optima, "batch_size"):
@@ -207,11 +185,7 @@ def _mean(values: np.ndarray, error: np.ndarray) -> float:
 
 
 def _bent(x: np.ndarray, y: np.ndarray, error: np.ndarray) -> Iterator[_Curve]:
-    """Curves of two parts, the one nearest to the points among them.
-
-    The parts meet either strictly between two neighbouring batch sizes, and then each part is the
-    mean of its own points, or at a batch size, and then one number is left to find.
-    """
+    """Curves of two parts that meet between or at batch sizes, the nearest one among them."""
     sizes = np.unique(x)
     for below, above in zip(sizes, sizes[1:], strict=False):
         first, last = x <= below, x >= above

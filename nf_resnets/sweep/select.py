@@ -79,9 +79,8 @@ def optimum(
     seeds, 80 of three and 70 of two if the noise is large, and in nearly all if it is small.
 
     Args:
-      rows: one for each run, with ``state``, the metric, the rate and the seed, as ``Rows.read``
-        gives them; all else that matters is the same in all of them.
-      metric: ``"test_accuracy"``, ``"train_accuracy"``, ``"test_loss"`` or ``"train_loss"``.
+      rows: one for each run, with ``state``, the metric, the rate and the seed.
+      metric: one of ``METRICS``.
       group: what the runs share, kept in the result.
 
     Raises:
@@ -97,9 +96,36 @@ def optimum(
       >>> best.best, best.low, best.high, best.at_edge
       (0.5, 0.5, 0.5, None)
     """
-    by_rate = _by_rate(rows)
-    rates = tuple(_summary(rate, by_rate[rate], metric) for rate in sorted(by_rate))
-    return _with_best(Optimum(dict(group or {}), metric, rates))
+    summaries = tuple(_summary(*each, metric) for each in sorted(_by_rate(rows).items()))
+    tried = Optimum(dict(group or {}), metric, summaries)
+    rates = [one for one in summaries if one.n or one.diverged]
+    places = [(one.diverged / (one.n + one.diverged), METRICS[metric] * one.mean, one)
+              for one in rates if one.mean is not None]  # fmt: skip
+    if not places:
+        return tried
+    first = min(place for place, _, _ in places)
+    scores = [(score, one) for place, score, one in places if place == first]
+    top = max(score for score, _ in scores)
+    rounding = ROUNDING * max(1.0, abs(top))
+    best = next(one for score, one in scores if score >= top - rounding)
+    within = (best.std or 0.0) + rounding
+    as_good = tuple(one.rate for score, one in scores if top - score <= within)
+    at_edge: Edge | None = None
+    if best in (rates[0], rates[-1]):
+        at_edge = "only" if len(rates) == 1 else "lowest" if best == rates[0] else "highest"
+    return dataclasses.replace(
+        tried,
+        best=best.rate,
+        mean=best.mean,
+        std=best.std,
+        low=as_good[0],
+        high=as_good[-1],
+        as_good=as_good,
+        passed_over=tuple(
+            one.rate for place, score, one in places if place > first and score > top + rounding
+        ),
+        at_edge=at_edge,
+    )
 
 
 def optima(
@@ -169,40 +195,6 @@ def _summary(rate: float, rows: Sequence[Row], metric: str) -> RateSummary:
     mean = statistics.fmean(finite) if finite else None
     std = statistics.stdev(finite) if len(finite) > 1 else None
     return RateSummary(rate, len(finite), mean, std, diverged)
-
-
-def _with_best(tried: Optimum) -> Optimum:
-    """Adds the best of the rates, if a run finished, and those as good."""
-    sign = METRICS[tried.metric]
-    rates = [one for one in tried.rates if one.n or one.diverged]
-    places = [(one.diverged / (one.n + one.diverged), sign * one.mean, one)
-              for one in rates if one.mean is not None]  # fmt: skip
-    if not places:
-        return tried
-    first = min(place for place, _, _ in places)
-    scores = [(score, one) for place, score, one in places if place == first]
-    top = max(score for score, _ in scores)
-    rounding = ROUNDING * max(1.0, abs(top))
-    best = next(one for score, one in scores if score >= top - rounding)
-    within = (best.std or 0.0) + rounding
-    as_good = tuple(one.rate for score, one in scores if top - score <= within)
-    order = [one.rate for one in rates]
-    at_edge: Edge | None = None
-    if best.rate in (order[0], order[-1]):
-        at_edge = "only" if len(order) == 1 else "lowest" if best.rate == order[0] else "highest"
-    return dataclasses.replace(
-        tried,
-        best=best.rate,
-        mean=best.mean,
-        std=best.std,
-        low=as_good[0],
-        high=as_good[-1],
-        as_good=as_good,
-        passed_over=tuple(
-            one.rate for place, score, one in places if place > first and score > top + rounding
-        ),
-        at_edge=at_edge,
-    )
 
 
 __all__ = [

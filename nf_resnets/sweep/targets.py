@@ -54,16 +54,11 @@ def steps_to_target(
     metric: str = "train_loss",
     by: Sequence[str] = ("scheme", "batch_size"),
 ) -> list[StepsToTarget]:
-    """The fewest steps to a target, over the learning rates of each group of runs.
+    """Returns for each group the fewest steps to a target, over the learning rates.
 
     A run reaches a target at the first point of its curve at which the mean over the last fortieth
     of the curve is as good; a test metric is taken as it was tested. A run that diverged did not
-    reach it. Runs that are not over, failed or ran out of memory are left out. Of a rate counts the
-    median over its seeds.
-
-    Steps depend on the schedule: with one that ends with the run, such as a decay, runs of as many
-    epochs need steps in proportion to ``1/B``. A constant rate, and as many steps, do not have that
-    fault.
+    reach it; other runs that did not finish are left out. Of a rate counts the median of its seeds.
 
     Args:
       rows: one for each run, with ``state``, the rate, and for a training metric the curve in
@@ -88,27 +83,19 @@ def steps_to_target(
     results = []
     for values, group in grouped(rows, by).items():
         over = [row for row in group if row["state"] in ("finished", "diverged")]
-        of_rate = {rate: runs for (rate,), runs in grouped(over, ("peak_lr",)).items()}
-        medians = {
-            rate: statistics.median_high(_reach(row, metric, target)[1] for row in runs)
-            for rate, runs in of_rate.items()
-        }
-        best = min(sorted(medians), key=lambda rate: medians[rate], default=None)
-        result = StepsToTarget(dict(zip(by, values, strict=True)), metric, target)
-        if best is not None and medians[best] < math.inf:
-            ends = [_reach(row, metric, target) for row in of_rate[best]]
-            there = [(before, at) for before, at in ends if at < math.inf]
-            result = dataclasses.replace(
-                result,
-                rate=best,
-                steps=medians[best],
-                low=min(before for before, _ in there),
-                high=max(at for _, at in there),
-                reached=len(there),
-                runs=len(ends),
-                noise_scale=_noise(of_rate[best], medians[best]),
-            )
-        results.append(result)
+        best = dict[str, Any]()
+        fewest = math.inf
+        for (rate,), runs in sorted(grouped(over, ("peak_lr",)).items()):
+            ends = [_reach(row, metric, target) for row in runs]
+            steps = statistics.median_high(at for _, at in ends)
+            if steps < fewest:
+                fewest, there = steps, [(before, at) for before, at in ends if at < math.inf]
+                low, high = min(before for before, _ in there), max(at for _, at in there)
+                best = {"rate": rate, "steps": steps, "low": low, "high": high}
+                best |= {"reached": len(there), "runs": len(ends)}
+                best["noise_scale"] = _noise(runs, steps)
+        shared = dict(zip(by, values, strict=True))
+        results.append(StepsToTarget(shared, metric, target, **best))
     return results
 
 

@@ -13,7 +13,7 @@ from nf_resnets.sweep.select import METRICS, Edge, Optimum, along
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """How far the best rate moved from the smallest network to another, and what that costs.
+    """The best rate of a size, and the cost of the smallest network's best rate there.
 
     Attributes:
       group: the fields and values that networks of all sizes share.
@@ -49,42 +49,30 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
     Returns:
       A :class:`Move` for each optimum, groups as they first come, sizes from the smallest.
 
-    Example:
-      >>> from nf_resnets.sweep import optima
-      >>> rows = [
-      ...     {"state": "finished", "depth": depth, "peak_lr": rate, "seed": 0, "train_loss": loss}
-      ...     for depth, losses in ((10, (0.5, 0.2, 0.4)), (34, (0.1, 0.3, 0.9)))
-      ...     for rate, loss in zip((0.25, 0.5, 1.0), losses)
-      ... ]
-      >>> small, large = moves(optima(rows, by=("depth",), metric="train_loss"), "depth")
-      >>> small.best, large.best, round(large.cost, 3)
-      (0.5, 0.25, 0.2)
     """
     all_moves = []
     for group, same in along(optima, by):
         ordered = sorted(same, key=lambda one: one.group[by])
         base = ordered[0].best
         for one in ordered:
-            tried = (rate for rate in one.rates if rate.rate == base and rate.n + rate.diverged)
-            there = next(tried, None)
-            cost = None
-            if there and there.mean is not None and one.mean is not None:
-                cost = METRICS[one.metric] * (one.mean - there.mean)
             move = Move(
-                group, one.group[by], one.metric, one.best, one.low, one.high, one.at_edge,
-                mean=one.mean,
-                at_base=there and there.mean,
-                cost=cost,
-                diverged=there and there.diverged / (there.n + there.diverged),
-            )  # fmt: skip
+                group, one.group[by], one.metric, one.best, one.low, one.high, one.at_edge, one.mean
+            )
+            for rate in one.rates:
+                if rate.rate == base and rate.n + rate.diverged:
+                    cost = None
+                    if rate.mean is not None and one.mean is not None:
+                        cost = METRICS[one.metric] * (one.mean - rate.mean)
+                    diverged = rate.diverged / (rate.n + rate.diverged)
+                    move = dataclasses.replace(
+                        move, at_base=rate.mean, cost=cost, diverged=diverged
+                    )
             all_moves.append(move)
     return all_moves
 
 
 def exponent(of: Sequence[Move]) -> float | None:
-    """The least-squares ``p`` of ``best ~ size**p`` over the moves of one group.
-
-    None where less than two sizes have a best rate.
+    """The least-squares ``p`` of ``best ~ size**p`` over two or more moves, else None.
 
     Example:
       >>> round(exponent([Move({}, size, "train_loss", best=size**-0.5) for size in (1, 4, 16)]), 3)

@@ -83,6 +83,10 @@ def test_batch_sizes_have_steps_to_a_target(tmp_path, monkeypatch):
     assert [(one["metric"], one["rate"]) for one in given["targets"]] == [
         ("test_accuracy", 1.0)
     ] * 2
+    results.plotting.report.report(
+        tmp_path / "report.html", results.plotting.SweepResults(**given), [], [], {}
+    )
+    assert "steps to test accuracy (%) 60" in (tmp_path / "report.html").read_text()
     for wrong in ("0.5", "loss=0.5", "train_loss=", "train_loss=nan"):
         with pytest.raises(ValueError, match=f"--target '{wrong}' found; expected METRIC=NUMBER"):
             check(Options(target=wrong))
