@@ -91,7 +91,6 @@ class Experiment:
       typed: ``typed(point)`` is what the task takes for a run.
       measure: ``measure(point, data_dir)`` gives the rows of a point that names no ``model``: what
         needs no training.
-      describe: ``describe(row)`` says what came of a run that finished; None for its accuracy.
       execution: how the runs are made, where the command does not say.
     """
 
@@ -113,7 +112,6 @@ class Experiment:
     )
     typed: Callable[[Point], Any] = settings.make
     measure: Callable[[Point, str | None], Sequence[Row]] = lambda point, data_dir: ()
-    describe: Callable[[Row], str] | None = None
     execution: Execution = Execution()
 
 

@@ -241,7 +241,6 @@ EXPERIMENT = Experiment(
     "fixup_table3_translation", SCALES, table, figure,
     title=lambda row: TITLES.get(row["scheme"]) or schemes.get(row["scheme"]).title,
     columns=columns, lines=lines, probe=probe, finish=finish, task=task, typed=dict,
-    describe=lambda row: f"BLEU {row['measures']['bleu']:.1f}",
     execution=Execution(runs_per_device=1),
 )  # fmt: skip
 

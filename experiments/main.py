@@ -9,9 +9,10 @@ import hashlib
 import json
 import shutil
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,17 +21,13 @@ from nf_resnets.machine import device_name
 from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, whole_file
 from nf_resnets.sweep import command as sweep_command
 from nf_resnets.sweep import engine, settings
-from nf_resnets.sweep.engine import Execution
+from nf_resnets.sweep.engine import Execution, store_programs
 from nf_resnets.sweep.options import DataDir, Logs, Processes
-from nf_resnets.sweep.programs import store_programs
 from nf_resnets.sweep.results import makers
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.training import Plan, hosts
-from nf_resnets.training.callbacks import Callbacks
-from nf_resnets.training.display import Display
 from nf_resnets.training.preemption import Preemption
 
-from .drawer import Drawer
 from .experiment import (
     CURVE_POINTS,
     OVER,
@@ -134,6 +131,25 @@ def chosen(experiment: Experiment, command: Command) -> list[Point]:
     return changed(points, axes)
 
 
+class Drawer:
+    """Draws the figure again as runs end, in at most a twentieth of the time.
+
+    What ``draw`` raises is left to the last drawing, since some rows are missing here.
+    """
+
+    def __init__(self, draw: Callable[[], Any]) -> None:
+        self._draw, self._lock, self._next = draw, threading.Lock(), 0.0
+
+    def on_run_end(self, *_: Any) -> None:
+        """A run has ended."""
+        begun = time.monotonic()
+        if begun >= self._next and self._lock.acquire(blocking=False):
+            with contextlib.suppress(Exception):
+                self._draw()
+            self._next = time.monotonic() + 19 * (time.monotonic() - begun)
+            self._lock.release()
+
+
 @dataclasses.dataclass
 class _Making:
     experiment: Experiment
@@ -203,7 +219,9 @@ class _Making:
         with Preemption() as stop:
             while True:
                 plans = [self.plan(task, point, points) for point in points]
-                with self.watched(points, plans, rows) as callback:
+                drawer = Drawer(functools.partial(self.draw, points, plans, rows))
+                how = (self.command.logs, self.out, drawer)
+                with sweep_command.watched(plans, rows, *how) as callback:
                     outcome = engine.make(
                         task, plans, rows, callback=callback, stop=lambda: stop.requested,
                         execution=command.execution,
@@ -232,22 +250,10 @@ class _Making:
             plan, label=", ".join(words), curve_points=CURVE_POINTS, steps_per_epoch=steps
         )
 
-    @contextlib.contextmanager
-    def watched(self, points: Sequence[Point], plans: Sequence[Plan], rows: Rows) -> Any:
-        """What shows, draws and logs the runs, on process 0."""
-        if not hosts.is_process_zero():
-            yield Callbacks()
-            return
-
-        def draw() -> None:
-            there = rows.read()
-            self.write(points, [there[plan.key] for plan in plans if plan.key in there])
-
-        with contextlib.ExitStack() as stack:
-            left = [plan for plan in plans if plan.key not in rows]
-            display = stack.enter_context(Display(left, describe=self.experiment.describe))
-            logs = stack.enter_context(self.command.logs.opened(self.out))
-            yield Callbacks(display, *logs, Drawer(draw))
+    def draw(self, points: Sequence[Point], plans: Sequence[Plan], rows: Rows) -> None:
+        """Draws the runs that are over."""
+        there = rows.read()
+        self.write(points, [there[plan.key] for plan in plans if plan.key in there])
 
     def write(self, points: Sequence[Point], trained: Sequence[Row]) -> str:
         """Writes table, figures and what they are made of; returns the table."""

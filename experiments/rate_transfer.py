@@ -33,7 +33,7 @@ from typing import Any
 
 from nf_resnets.plotting import rates_figure, transfer_figure
 from nf_resnets.sweep import Move, moves, optima
-from nf_resnets.sweep.transfer import exponent
+from nf_resnets.sweep.select import exponent
 
 from .experiment import Experiment, Results, Row, number
 from .grid import grid

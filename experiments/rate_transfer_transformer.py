@@ -131,7 +131,6 @@ def columns(row: Row) -> Row:
 EXPERIMENT = dataclasses.replace(
     rate_transfer.EXPERIMENT, name="rate_transfer_transformer", scales=SCALES, columns=columns,
     schemes=PARAMETRIZED, task=task, typed=dict, execution=Execution(runs_per_device=1),
-    describe=lambda row: f"loss {row['measures']['last_loss']:.2f}",
 )  # fmt: skip
 
 if __name__ == "__main__":

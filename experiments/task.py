@@ -29,7 +29,7 @@ class Setup(NamedTuple):
 
 @dataclasses.dataclass
 class HostTask:
-    """The runs of an experiment; see :class:`nf_resnets.sweep.programs.Task`.
+    """The runs of an experiment; see :class:`nf_resnets.sweep.engine.Task`.
 
     Attributes:
       given: what is trained on, and what the experiment's own functions take besides.

@@ -66,7 +66,7 @@ def main() -> int:
 
 def _run(command: type, prog: str) -> int:
     from nf_resnets.sweep.command import end
-    from nf_resnets.sweep.config import with_config
+    from nf_resnets.sweep.options import with_config
 
     def called() -> int | None:
         has_config = hasattr(command, "config")

@@ -20,8 +20,7 @@ import tyro
 from nf_resnets import data, models, places, schemes, translation
 from nf_resnets.cli.sweep import RunOptions
 from nf_resnets.command_line import MISTAKE, printable, program
-from nf_resnets.sweep.config import Config
-from nf_resnets.sweep.options import DataDir, Logs
+from nf_resnets.sweep.options import Config, DataDir, Logs
 from nf_resnets.sweep.overrides import BUILT, Overrides
 from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.trained import export as exports

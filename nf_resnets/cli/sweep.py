@@ -10,8 +10,7 @@ import tyro
 
 from nf_resnets.command_line import program
 from nf_resnets.sweep import command
-from nf_resnets.sweep.config import Config
-from nf_resnets.sweep.options import Options
+from nf_resnets.sweep.options import Config, Options
 from nf_resnets.sweep.results import finish
 from nf_resnets.sweep.settings import RunSettings, parse
 from nf_resnets.trained.keep import Networks

@@ -30,7 +30,7 @@ def transfer_figure(
     smallest network; where the line ends, more than half of these runs diverged.
 
     Args:
-      moves: with the fields of :class:`nf_resnets.sweep.transfer.Move`, of one metric.
+      moves: with the fields of :class:`nf_resnets.sweep.select.Move`, of one metric.
       path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
       title: what the figure shows.
       subtitle: the settings it was made with.

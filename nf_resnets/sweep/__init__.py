@@ -5,10 +5,9 @@ from nf_resnets.sweep.from_python import run
 from nf_resnets.sweep.grid import Sweep, make_sweep
 from nf_resnets.sweep.regimes import Regimes, regimes, regimes_of
 from nf_resnets.sweep.rows import Rows
-from nf_resnets.sweep.select import Optimum, optima, optimum
+from nf_resnets.sweep.select import Move, Optimum, moves, optima, optimum
 from nf_resnets.sweep.settings import RunSettings
 from nf_resnets.sweep.targets import steps_to_target
-from nf_resnets.sweep.transfer import Move, moves
 from nf_resnets.training.callbacks import Callback, Callbacks
 from nf_resnets.training.tensorboard import TensorBoard
 from nf_resnets.training.wandb import WandB

@@ -7,10 +7,11 @@ import dataclasses
 import functools
 import os
 import signal
+import statistics
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,10 @@ import jax
 from nf_resnets import command_line, data, places
 from nf_resnets.machine import device_name
 from nf_resnets.plotting.style import whole_file
-from nf_resnets.sweep import engine, for_topology, on_ray, programs
-from nf_resnets.sweep.engine import Execution, Outcome
+from nf_resnets.sweep import engine, for_topology, on_ray
+from nf_resnets.sweep.engine import Execution, Outcome, store_programs
 from nf_resnets.sweep.grid import Sweep, make_sweep
-from nf_resnets.sweep.options import Options, check
-from nf_resnets.sweep.programs import store_programs
+from nf_resnets.sweep.options import Logs, Options, check
 from nf_resnets.sweep.results import METRICS, STOPPED, Result, makers, states_in_words
 from nf_resnets.sweep.rows import FAILED, Rows, write_csv
 from nf_resnets.sweep.select import Row, optima
@@ -48,7 +48,7 @@ def base_of(settings: RunSettings) -> dict[str, Any]:
 def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any],
         title: str, *, metrics: Sequence[str] = METRICS, read: Callable[[Row], Row] = dict,
         keep: Keep | None = None) -> Result | None:  # fmt: skip
-    """Makes what is missing of a sweep.
+    """Makes what is missing of a sweep; None after a dry run, and on all but process 0.
 
     Args:
       options: of the command line.
@@ -58,9 +58,6 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
       metrics: by which rates are compared, for ``--extend``.
       read: makes of a row that which is compared.
       keep: saves the networks of the runs.
-
-    Returns:
-      None after a dry run, and on all but process 0.
 
     Raises:
       ValueError, OSError, ImportError: if an option, the data or the folder is not in order.
@@ -121,11 +118,11 @@ def _timed(execution: Execution, rows: Sequence[Row], left: Mapping[str, tuple[P
     print(f"Programs: {len(left)}, each compiled once")
     seconds, unknown = 0.0, 0
     for plan, runs in left.values():
-        each = programs.step_seconds(plan, rows)
+        each = step_seconds(plan, rows)
         seconds += runs * plan.num_steps * (each or 0.0)
         unknown += each is None
         step = "" if each is None else f", {1e3 * each:.3g} ms a step"
-        print(f"  {programs.describe(plan)}: {runs:,} runs of {plan.num_steps:,} steps{step}")
+        print(f"  {for_topology.describe(plan)}: {runs:,} runs of {plan.num_steps:,} steps{step}")
     if unknown:
         print(f"Time: unknown until a run of each program has finished; {unknown} have none")
         return
@@ -133,6 +130,16 @@ def _timed(execution: Execution, rows: Sequence[Row], left: Mapping[str, tuple[P
         f"Time: about {duration_text(seconds / workers)} on {device_name()}, without compiling"
         + (f", {workers} programs at a time" if workers > 1 else "")
     )
+
+
+def step_seconds(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """The seconds of one step of one run, by the finished runs of the program, or None."""
+    times = [
+        row["seconds"] / row["steps_done"]
+        for row in rows
+        if row["program"] == plan.program and row["state"] == "finished"
+    ]
+    return statistics.median(times) if times else None
 
 
 def values_in_words(name: str, values: Sequence[Any]) -> str:
@@ -193,10 +200,7 @@ def _run(
 
 
 def refuse_without_rows(folder: Path) -> None:
-    """Refuses a folder with a table of results, but without the rows that it was made of.
-
-    An earlier version or somebody else wrote it, and it would be overwritten.
-    """
+    """Refuses a folder with a table of results, but without the rows that it was made of."""
     table = folder / "rows.csv"
     if table.exists() and not any(folder.glob("rows-*.jsonl")):
         raise ValueError(
@@ -223,12 +227,13 @@ def _make_and_grow(
     """Makes what is missing, and adds rates for as long as the best one lies at an edge."""
     grown = dict.fromkeys(("lowest", "highest"), 0)
     while True:
-        with contextlib.ExitStack() as stack:
-            callback = _watch(options, sweep, rows, keep, stack)
-            # Only while runs are trained is there anything to save: before and after, a signal ends
-            # the process at once.
-            stack.enter_context(stop)
+        networks = [] if keep is None else [keep(sweep, options.out)]
+        # Only while runs are trained is there anything to save: before and after, a signal ends the
+        # process at once.
+        with watched(sweep.plans, rows, options.logs, options.out, *networks) as callback, stop:
             outcome = make(sweep, callback=callback, stop=lambda: stop.requested)
+        for each in networks if hosts.is_process_zero() else ():
+            each.prune()
         if outcome.stopped or (stop.requested and jax.process_count() == 1):
             return sweep, outcome
         more = None
@@ -246,23 +251,20 @@ def _make_and_grow(
             print(f"The best rate lies at the grid's edge: adding {added}.")
 
 
-def _watch(
-    options: Options, sweep: Sweep, rows: Rows, keep: Keep | None, stack: contextlib.ExitStack
-) -> Callbacks:
-    """What shows and logs the runs, on process 0."""
-    networks = None if keep is None else keep(sweep, options.out)
+@contextlib.contextmanager
+def watched(
+    plans: Sequence[Plan], rows: Rows, logs: Logs, folder: Path, *others: Any
+) -> Iterator[Callbacks]:
+    """What shows and logs the runs that are missing, with other callbacks, on process 0."""
     if not hosts.is_process_zero():
-        return Callbacks()
-    callbacks: list[Any] = []
-    if networks is not None:
-        callbacks.append(networks)
-        stack.callback(networks.prune)
-    display = stack.enter_context(Display([p for p in sweep.plans if p.key not in rows]))
-    callbacks.append(display)
-    stack.enter_context(warnings.catch_warnings())
-    # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
-    warnings.showwarning = lambda message, *_, **__: display.on_message(str(message))
-    return Callbacks(*callbacks, *stack.enter_context(options.logs.opened(options.out)))
+        yield Callbacks()
+        return
+    with contextlib.ExitStack() as stack:
+        display = stack.enter_context(Display([plan for plan in plans if plan.key not in rows]))
+        stack.enter_context(warnings.catch_warnings())
+        # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
+        warnings.showwarning = lambda message, *_, **__: display.on_message(str(message))
+        yield Callbacks(display, *stack.enter_context(logs.opened(folder)), *others)
 
 
 def _result(
@@ -283,10 +285,7 @@ def growth(
     rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Sequence[Any]], grown: dict[str, int],
     most: int, metrics: Sequence[str] = METRICS,
 ) -> list[float] | None:  # fmt: skip
-    """Rates beyond the edges at which a best one lies, in the steps of the grid.
-
-    How often it has ``grown`` at its lowest and highest rate, at ``most`` so often, is counted up.
-    """
+    """Rates beyond the edges at which a best one lies, if it has ``grown`` less than ``most``."""
     rates = sorted(axes.get("peak_lr", ()))
     if len(rates) < 2:
         return None
@@ -312,5 +311,5 @@ def growth(
 
 __all__ = [
     "base_of", "end", "growth", "refuse_without_rows", "run", "say_what_is_damaged",
-    "values_in_words",
+    "step_seconds", "values_in_words", "watched",
 ]  # fmt: skip

@@ -1,8 +1,12 @@
-"""Makes what is missing of a sweep: waves of runs, in threads that share compiled programs."""
+"""Makes what is missing of a sweep: waves of runs, in threads that share compiled programs.
+
+Runs are grouped by program, and a group is cut into equal waves.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import shutil
 import threading
@@ -11,22 +15,20 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from jax.sharding import Mesh
 
 from nf_resnets import training
 from nf_resnets.machine import device_name, versions
-from nf_resnets.sweep.programs import Task
 from nf_resnets.sweep.rows import Rows
-from nf_resnets.sweep.waves import Wave, cut
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callback, Callbacks
 from nf_resnets.training.checkpoint import Checkpoints
-from nf_resnets.training.mesh import Vectorize
-from nf_resnets.training.program import Program
+from nf_resnets.training.program import Program, Start
 from nf_resnets.training.run import Plan
+from nf_resnets.training.state import TrainState
 from nf_resnets.training.wave import Hooks, Stopped, row_of, train
 
 MOST_WORKERS = 8
@@ -40,6 +42,72 @@ _THREAD = "nf-resnets-wave"
 _SIGNAL_SECONDS = 0.05
 
 
+class Task(Protocol):
+    """What the runs of a sweep are."""
+
+    def check(self, plan: Plan, devices_per_run: int) -> None:
+        """Refuses a run that cannot be spread over so many devices, with a ``ValueError``."""
+
+    def build(self, plan: Plan, mesh: Mesh, *, runs_per_device: int) -> Program:
+        """Compiles the program of a run."""
+
+    def start(self, plan: Plan) -> Start | TrainState:
+        """How a run begins: in what it differs from others of its program, or its first state."""
+
+    @property
+    def probe(self) -> Callable[..., Mapping[str, Any]] | None:
+        """See :class:`nf_resnets.training.Hooks`."""
+
+    @property
+    def finish(self) -> Callable[..., Mapping[str, Any]] | None:
+        """See :class:`nf_resnets.training.Hooks`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wave:
+    """Runs of one program that train together, from their first step to their last."""
+
+    plans: tuple[Plan, ...]
+
+    @property
+    def program(self) -> str:
+        """The name of their program."""
+        return self.plans[0].program
+
+    @property
+    def name(self) -> str:
+        """The name of the folder of their checkpoints, which follows from the runs."""
+        return hashlib.sha256("".join(plan.key for plan in self.plans).encode()).hexdigest()[:20]
+
+
+def cut(plans: Iterable[Plan], most: int, begun: Iterable[Sequence[str]] = ()) -> list[Wave]:
+    """Cuts runs into waves: those of one program, by rising learning rate.
+
+    Runs that diverge have the highest rates; so they share waves, which end early.
+
+    Args:
+      plans: the runs.
+      most: runs of a wave, at most; those of a program are cut as evenly as they can be.
+      begun: the keys of waves that have checkpoints. These waves come first, and stay as they are.
+    """
+    left = {plan.key: plan for plan in plans}
+    waves = []
+    for keys in begun:
+        if left.keys() >= set(keys):
+            waves.append(Wave(tuple(left.pop(key) for key in keys)))
+    groups: dict[str, list[Plan]] = {}
+    for plan in left.values():
+        groups.setdefault(plan.program, []).append(plan)
+    for group in groups.values():
+        group.sort(key=lambda plan: plan.settings.get("peak_lr", 0.0))
+        count = -(-len(group) // most)
+        width, longer = divmod(len(group), count)
+        ends = [width * (n + 1) + min(n + 1, longer) for n in range(count)]
+        starts = [0, *ends[:-1]]
+        waves += [Wave(tuple(group[a:b])) for a, b in zip(starts, ends, strict=True)]
+    return waves
+
+
 @dataclasses.dataclass(frozen=True)
 class Execution:
     """How runs are made; nothing of it changes a run's numbers."""
@@ -51,8 +119,6 @@ class Execution:
     runs_per_device: int = 0
     """How many runs a device carries at a time; 0 for one on a CPU, and elsewhere for 4, or fewer
     where its memory is full."""
-    vectorize: Vectorize = "auto"
-    """How a device computes several runs: vectorised, or one after another."""
     save_seconds: float = 60.0
     """Seconds between two checkpoints of a wave."""
 
@@ -86,8 +152,7 @@ def make(
 
     Args:
       task: what the runs are.
-      plans: the runs of the whole grid; of several shards, each is given the same, and makes every
-        ``n``-th wave.
+      plans: the runs of the whole grid, also for a shard, which makes every ``n``-th wave.
       rows: open; where the results are kept. Checkpoints lie beside them.
       callback: is told what happens.
       stop: ``stop()`` is called about once a second; once it is true, all waves are saved.
@@ -102,7 +167,7 @@ def make(
     mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
     for plan in {plan.program: plan for plan in plans}.values():
         task.check(plan, mesh.shape[training.DATA])
-    programs = Programs(task, mesh, callback, execution.vectorize)
+    programs = Programs(task, mesh, callback)
     folder = rows.folder / "checkpoints"
     begun, over = hosts.broadcast([_begun(folder), rows.keys()])
     rows.follow(over)
@@ -158,10 +223,7 @@ def _begun(folder: Path) -> list[list[str]]:
 
 
 def _missing(waves: Iterable[Wave], rows: Rows, begun: Sequence[Sequence[str]]) -> list[Wave]:
-    """The waves with runs to make; one that has no checkpoint is made without those that are over.
-
-    A wave that has begun goes on with all of its runs. Only process 0 sees its folder.
-    """
+    """The waves with runs to make: begun ones whole, others without the runs that are over."""
     missing = []
     for wave in waves:
         left = tuple(plan for plan in wave.plans if plan.key not in rows)
@@ -170,24 +232,28 @@ def _missing(waves: Iterable[Wave], rows: Rows, begun: Sequence[Sequence[str]]) 
     return missing
 
 
+def store_programs(folder: Path) -> None:
+    """Stores compiled programs in a sweep's folder, for the next start.
+
+    Not on a CPU: programs that call oneDNN cannot be stored, and those that can be stored are
+    slower.
+    """
+    if jax.devices()[0].platform == "cpu":
+        return
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
+        jax.config.update("jax_compilation_cache_dir", str((folder / "compiled").resolve()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
 class Programs:
     """The programs that threads share: the first one that asks for a program compiles it.
 
-    A program that no thread holds any more is dropped: a process may hold 65,530 pieces of memory
-    on Linux, and on a CPU a program takes about a thousand of them.
-
-    Attributes:
-      compiled: how many programs were compiled.
+    One that no thread holds any more is dropped: a process may hold 65,530 pieces of memory on
+    Linux, of which a program on a CPU takes about a thousand. ``compiled`` counts all.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        mesh: jax.sharding.Mesh,
-        callback: Callback,
-        vectorize: training.mesh.Vectorize = "auto",
-    ) -> None:
-        self._task, self._mesh, self._callback, self._vectorize = task, mesh, callback, vectorize
+    def __init__(self, task: Task, mesh: Mesh, callback: Callback) -> None:
+        self._task, self._mesh, self._callback = task, mesh, callback
         self._locks: dict[Any, threading.Lock] = {}
         self._held: weakref.WeakValueDictionary[Any, Program] = weakref.WeakValueDictionary()
         self.compiled = 0
@@ -205,9 +271,7 @@ class Programs:
         self._callback.on_compile_begin(plan.program, plan.label)
         begun, slots = time.perf_counter(), 0
         try:
-            program = self._task.build(
-                plan, self._mesh, runs_per_device=runs_per_device, vectorize=self._vectorize
-            )
+            program = self._task.build(plan, self._mesh, runs_per_device=runs_per_device)
             slots = program.slots
             self.compiled += 1
             return program
@@ -279,10 +343,7 @@ class _Work:
             return wave
 
     def one(self, wave: Wave, program: Program | None) -> Program | None:
-        """Trains a wave; what raises becomes rows of its runs. Returns the program that it used.
-
-        ``program`` is that of the thread's last wave, held until the next one is there.
-        """
+        """Trains a wave; what raises becomes rows of its runs. Returns the program that it used."""
         place = self.rows.folder / "checkpoints" / wave.name
         width = -(-len(wave.plans) // self.axis)
         try:
@@ -344,6 +405,6 @@ class _Work:
 
 
 __all__ = [
-    "MOST_WORKERS", "Execution", "Outcome", "Programs", "default_workers", "is_at_work", "make",
-    "sweep_mesh",
+    "MOST_WORKERS", "Execution", "Outcome", "Programs", "Task", "Wave", "cut", "default_workers",
+    "is_at_work", "make", "store_programs", "sweep_mesh",
 ]  # fmt: skip

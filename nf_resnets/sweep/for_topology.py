@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax.sharding import Mesh
 
 from nf_resnets.sweep.engine import Execution, sweep_mesh
 from nf_resnets.sweep.image_task import ImageTask
-from nf_resnets.sweep.programs import describe
 from nf_resnets.topology import (
     Chip,
     DoesNotFitError,
@@ -31,9 +30,8 @@ def report(
 ) -> int:
     """Compiles every program for a slice, prints what it needs, and the least time of the grid.
 
-    ``left`` has for each program one of its runs, and how many are to be made. A chip carries
-    ``execution.runs_per_device`` of them, one where that is 0. Returns how many programs do not
-    fit.
+    ``left`` has for each program one of its runs, and how many are to be made. Returns how many
+    programs do not fit.
     """
     chip = chip_of(devices[0].device_kind)
     mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
@@ -49,7 +47,7 @@ def report(
     for plan, runs in left.values():
         print(f"  {describe(plan)}: {_count(runs)} of {plan.num_steps:,} steps", flush=True)
         try:
-            need = _footprint(task, plan, mesh, each_has, execution, chip)
+            need = _footprint(task, plan, mesh, each_has, chip)
         except DoesNotFitError as error:
             fewer = "fewer" if each_has > 1 else "a smaller batch or more chips a run"
             print(f"    {_count(each_has)} a chip: {error}; expected {fewer}")
@@ -69,6 +67,12 @@ def report(
     return too_large
 
 
+def describe(plan: Plan) -> str:
+    """A program in a few words."""
+    settings = plan.settings
+    return f"{settings['model']}, {settings['scheme']}, batch {settings['batch_size']}"
+
+
 def size(bytes_: float) -> str:
     """Bytes in words.
 
@@ -81,12 +85,9 @@ def size(bytes_: float) -> str:
     return f"{bytes_:.0f} bytes"
 
 
-def _footprint(
-    task: ImageTask, plan: Plan, mesh: Mesh, each_has: int, execution: Execution, chip: Chip
-) -> Footprint:
+def _footprint(task: ImageTask, plan: Plan, mesh: Mesh, each_has: int, chip: Chip) -> Footprint:
     """What a program needs; a ``DoesNotFitError`` if it is more than the chip has."""
-    lowered = task.lower(plan, mesh, runs_per_device=each_has, vectorize=execution.vectorize)
-    need = compile_footprint(lowered)
+    need = compile_footprint(task.lower(plan, mesh, runs_per_device=each_has))
     test = task.dataset(plan.settings["dataset"]).test  # lies beside what the steps need
     memory = need.memory + test.images.nbytes + test.labels.nbytes
     if memory > chip.usable:
@@ -98,26 +99,24 @@ def _count(runs: int) -> str:
     return f"{runs:,} run{'' if runs == 1 else 's'}"
 
 
-def _lines(need: Footprint, each_has: int, slots: int, chip: Chip) -> Iterator[str]:
+def _lines(need: Footprint, each_has: int, slots: int, chip: Chip) -> list[str]:
     """What a report says of a program that fits."""
-    yield (
-        f"fits: {size(need.memory)} at a time in {size(chip.usable)} ({size(need.arguments)} of "
-        f"arguments, {size(need.temporaries)} of temporaries, {size(need.outputs)} of outputs, "
-        f"{size(need.code)} of code)"
-    )
-    yield (
-        f"a step of {_count(slots)}, {each_has:,} a chip: "
-        f"{need.flops:.3g} FLOP and {need.bytes:.3g} bytes a chip, {need.main_bytes:.3g} of them "
-        "in its main memory"
-    )
     seconds, by = need.bound(chip)
-    yield f"bound by {by}: at least {1e3 * seconds:.3g} ms a step"
     each = (
         f"{count:,.0f} {kind} of {size(bytes_)}"
         for kind, (count, bytes_) in sorted(need.collectives.items())
     )
-    yield f"collectives a step: {', '.join(each) or 'none'}"
-    yield f"compiled in {need.compile_seconds:.0f} s"
+    return [
+        f"fits: {size(need.memory)} at a time in {size(chip.usable)} ({size(need.arguments)} of "
+        f"arguments, {size(need.temporaries)} of temporaries, {size(need.outputs)} of outputs, "
+        f"{size(need.code)} of code)",
+        f"a step of {_count(slots)}, {each_has:,} a chip: "
+        f"{need.flops:.3g} FLOP and {need.bytes:.3g} bytes a chip, {need.main_bytes:.3g} of them "
+        "in its main memory",
+        f"bound by {by}: at least {1e3 * seconds:.3g} ms a step",
+        f"collectives a step: {', '.join(each) or 'none'}",
+        f"compiled in {need.compile_seconds:.0f} s",
+    ]
 
 
-__all__ = ["report", "size"]
+__all__ = ["describe", "report", "size"]

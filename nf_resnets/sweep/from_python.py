@@ -50,8 +50,8 @@ def run(
       **settings: the other settings, where they are not the defaults.
 
     Returns:
-      A row for each run, those of one program together: its settings, ``state``,
-      ``test_accuracy``, ``test_loss``, ``train_loss``, ..., and ``history``, a row for each epoch.
+      A row for each run, those of one program together: its settings, ``state``, results, and
+      ``history``, a row for each epoch.
 
     Raises:
       ValueError: if a setting is not in order, or does not fit the network or the data.

@@ -91,13 +91,7 @@ def make_sweep(
       overrides: what is not made from settings.
 
     Raises:
-      ValueError: if a value is not in order, or does not fit the network or the data; the sentence
-        names the field and the value.
-
-    Example:
-      >>> grid = make_sweep({"peak_lr": (0.1, 0.2), "seed": (0, 1)}, {"model": "wrn-10-1"})
-      >>> grid.size, len(grid.programs)
-      (4, 1)
+      ValueError: if a value is not in order, or does not fit the network or the data.
     """
     base = dict(base or {})
     axes = checked(axes, base)

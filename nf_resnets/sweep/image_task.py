@@ -58,7 +58,7 @@ class Kind:
 
 
 class ImageTask:
-    """The runs of a grid; see :class:`nf_resnets.sweep.programs.Task`.
+    """The runs of a grid; see :class:`nf_resnets.sweep.engine.Task`.
 
     Args:
       load: ``load(name)`` gives a data set.

@@ -32,13 +32,12 @@ class Overrides:
     """What is not made from settings.
 
     Attributes:
-      network: a network of :mod:`nf_resnets.models`, or the :class:`nf_resnets.training.Functions`
-        of another one.
+      network: one of :mod:`nf_resnets.models`, or the :class:`nf_resnets.training.Functions` of
+        another one.
       variables: with which a run starts; by default they are drawn from its seed.
       optimizer: see ``Optimizer``.
       wrap: changes the transformation, whichever it is.
-      names: what the plans of runs say of all this, as JSON values, in place of settings or
-        besides.
+      names: what the plans of runs say of all this, as JSON values.
     """
 
     network: Any = None

@@ -80,10 +80,7 @@ def draw(
     result: Result, folder: Path, *, title: str,
     chance: float | None = None, target: str = "",
 ) -> list[str]:  # fmt: skip
-    """Chooses the best rates, fits the regimes, and draws everything into a folder.
-
-    ``chance`` is the accuracy of guessing. Returns the names of the files.
-    """
+    """Chooses the best rates, fits the regimes, draws everything; returns the files' names."""
     rows, axes = result.rows, result.axes
     if not rows:
         return []
@@ -126,10 +123,7 @@ def command_of(axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> st
 def in_one_line(
     rows: Sequence[Row], axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]
 ) -> str:
-    """The settings that all runs share, as far as they matter, on one line.
-
-    The seeds are those that each point has a row of, which are fewer where a sweep is made in part.
-    """
+    """The settings that all runs share, and the seeds that each point has a row of, on one line."""
     row = rows[0]
     epochs = f"{row['epochs']:g} epoch{'' if row['epochs'] == 1 else 's'}"
     budget = f"{row['steps']:,} steps" if row["steps"] else epochs

@@ -35,24 +35,15 @@ RESULTS = (
 
 
 class Rows:
-    """The rows of a folder.
+    """The rows of a folder, where all processes of a sweep write.
 
     Args:
-      folder: where all processes of a sweep write.
+      folder: of the sweep.
       shard: which of how many parts of the sweep this process makes; its file is named by it.
       writes: whether this process writes; of those that work as one, only process 0 does.
 
     Attributes:
       damaged: the lines that are passed over, as ``FILE, line N``.
-
-    Example:
-      >>> import tempfile
-      >>> rows = Rows(Path(tempfile.mkdtemp()))
-      >>> with rows.open():
-      ...     new = rows.add([{"key": "a", "state": "finished", "test_loss": math.nan}])
-      ...     again = rows.add([{"key": "a", "state": "diverged"}])
-      >>> len(new), len(again), rows.read()["a"]
-      (1, 0, {'key': 'a', 'state': 'finished', 'test_loss': None})
     """
 
     def __init__(
@@ -132,11 +123,7 @@ class Rows:
         return key in self._over
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Appends the rows of runs that are not over yet, and returns them once they are on disk.
-
-        Raises:
-          OSError: if they cannot be written.
-        """
+        """Appends rows of runs that are not over; returns them once on disk, or raises OSError."""
         with self._lock:
             new = [row for row in rows if row["key"] not in self._over]
             if new and self._writes:

@@ -153,10 +153,7 @@ _CHOICES = {
 
 
 def typed(name: str, value: Any) -> Any:
-    """A field's value, of the field's type, checked against the field's range.
-
-    Raises:
-      ValueError: if there is no such field, or the value is not one for it.
+    """A field's value, of the field's type; raises a ``ValueError`` if it is none for it.
 
     Example:
       >>> typed("peak_lr", 1), typed("batch_size", 64.0)
@@ -203,11 +200,7 @@ def typed(name: str, value: Any) -> Any:
 
 
 def make(values: Mapping[str, Any]) -> RunSettings:
-    """Settings from a mapping of fields; those that are left out have their defaults.
-
-    Raises:
-      ValueError: if a field is unknown or a value is not one for it, or the budget is given twice.
-    """
+    """Settings from a mapping of fields; raises a ``ValueError`` if one is not in order."""
     settings = RunSettings(**{name: typed(name, value) for name, value in values.items()})
     if settings.epochs and settings.steps:
         raise ValueError(
@@ -241,8 +234,7 @@ def parse(axes: Sequence[str]) -> dict[str, Sequence[Any]]:
     power from the one to the other, ``0:4`` is 0, 1, 2, 3, 4.
 
     Raises:
-      ValueError: if an axis is there twice or a range is empty, a setting is unknown, or a value
-        is not one for it; the sentence names the field and the value.
+      ValueError: if an axis, a setting or a value is not in order; the sentence names it.
 
     Example:
       >>> parse(["peak_lr=2^-2:2^0", "seed=0:1", "scheme=fixup,skipinit"])
@@ -311,12 +303,7 @@ def _number(text: str) -> float | int | str:
 def checked(
     axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any] | None = None
 ) -> dict[str, Sequence[Any]]:
-    """The axes with values of the fields' types, each once.
-
-    Raises:
-      ValueError: if an axis has no values or is given besides, a value is not one for its field, or
-        there are too many points; the sentence names the field and the value.
-    """
+    """The axes with values of the fields' types, each once; raises a ``ValueError`` otherwise."""
     for name, values in axes.items():
         if not len(values):
             raise ValueError(f"the axis {name} has no values; expected at least one.")

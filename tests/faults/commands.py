@@ -230,7 +230,7 @@ def softmax_regression():
     def start(self, plan):
         return linear.state(plan.settings["seed"], plan.settings["peak_lr"])
 
-    def build(self, plan, mesh, *, runs_per_device=1, vectorize="auto"):
+    def build(self, plan, mesh, *, runs_per_device=1):
         return training.image_program(
             linear.apply, self.dataset("digits"), linear.optimizer, mesh,
             training.ImageTraining(64, plan.num_steps), start(self, plan),

@@ -40,7 +40,7 @@ class Linear:
     def start(self, plan):
         return linear.state(**plan.settings)
 
-    def build(self, plan, mesh, *, runs_per_device=1, vectorize="auto"):
+    def build(self, plan, mesh, *, runs_per_device=1):
         if isinstance(found := self.change(None, plan), Exception):
             raise found
         program = linear.program(runs_per_device, plan.num_steps, *mesh.devices.shape)

@@ -9,7 +9,7 @@ import pytest
 from nf_resnets import __main__ as entry
 from nf_resnets.cli.networks import Train
 from nf_resnets.cli.sweep import Sweep
-from nf_resnets.sweep.config import read_config, with_config
+from nf_resnets.sweep.options import read_config, with_config
 from nf_resnets.sweep.results import Result, _write_settings
 from nf_resnets.sweep.settings import RunSettings, parse
 

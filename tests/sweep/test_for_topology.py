@@ -16,7 +16,7 @@ def reported(monkeypatch, capsys):
     """``reported(room, execution)`` prints the report of a grid on a slice of four chips."""
     compiled = []
 
-    def lower(self, run, mesh, *, runs_per_device, vectorize):
+    def lower(self, run, mesh, *, runs_per_device):
         return runs_per_device, run.settings["batch_size"]
 
     def report(room, execution):

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from nf_resnets.sweep import programs
-from nf_resnets.sweep.engine import Programs
+from nf_resnets.sweep.command import step_seconds
+from nf_resnets.sweep.engine import Programs, store_programs
 from nf_resnets.training.run import Plan
 from tests.training.small import Log
 
@@ -31,7 +31,7 @@ PLAN = Plan({"seed": 0}, "a run", 100, 10, program="p")
 def test_threads_share_a_program_which_is_kept_for_as_long_as_one_uses_it():
     built = []
 
-    def build(plan, mesh, *, runs_per_device, vectorize):
+    def build(plan, mesh, *, runs_per_device):
         time.sleep(0.05)
         built.append(runs_per_device)
         return Built()
@@ -73,8 +73,8 @@ def test_the_seconds_of_a_step_are_read_off_the_rows():
         for state, seconds in (("finished", 2.0), ("finished", 3.0), ("finished", 9.0),
                                ("diverged", 99.0), ("failed", 0.0))
     ]  # fmt: skip
-    assert programs.step_seconds(PLAN, rows) == 0.3
-    assert programs.step_seconds(PLAN, rows[3:]) is None
+    assert step_seconds(PLAN, rows) == 0.3
+    assert step_seconds(PLAN, rows[3:]) is None
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_programs_are_stored_but_on_a_cpu(monkeypatch, tmp_path, platform, chose
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform=platform)])
     try:
         jax.config.update(names[0], chosen and str(tmp_path / chosen))
-        programs.store_programs(tmp_path)
+        store_programs(tmp_path)
         assert jax.config.jax_compilation_cache_dir == (stored and str(tmp_path / stored))
     finally:
         for name, value in before.items():

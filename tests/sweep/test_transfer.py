@@ -5,7 +5,7 @@ import math
 import pytest
 
 from nf_resnets.sweep import moves, optima
-from nf_resnets.sweep.transfer import exponent
+from nf_resnets.sweep.select import exponent
 
 RATES = (0.125, 0.25, 0.5, 1.0)
 # Of each scheme and depth the losses at these rates; None diverged.

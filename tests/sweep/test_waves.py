@@ -1,6 +1,8 @@
 """From a grid to waves: equal ones, by rising rate; those that have begun stay as they are."""
 
-from nf_resnets.sweep.waves import cut
+from nf_resnets.sweep import engine
+from nf_resnets.sweep.engine import Wave, cut
+from nf_resnets.sweep.rows import Rows
 from nf_resnets.training.run import Plan
 
 
@@ -29,3 +31,11 @@ def test_waves_that_have_begun_come_first_and_stay_as_they_are():
     # Of which a run is no longer asked for, or is another now.
     assert rates(cut(plans([2, 6]), 2, begun)) == [[6], [2]]
     assert rates(cut(plans([2, 4], "q"), 2, begun)) == [[2, 4]]
+
+
+def test_a_wave_that_has_begun_goes_on_whole_where_its_folder_is_not_seen(tmp_path):
+    plans = tuple(Plan({"peak_lr": rate}, "", 1, 1) for rate in range(3))
+    wave, rows = Wave(plans), Rows(tmp_path)
+    rows.follow([plans[0].key])
+    assert engine._missing([wave], rows, [[plan.key for plan in plans]]) == [wave]
+    assert engine._missing([wave], rows, []) == [Wave(plans[1:])]
