@@ -101,9 +101,9 @@ def second_test(task: Any, program: Any, plan: Any, state: Any) -> dict[str, flo
         return {}
     _, dataset, _, how = task.parts(plan)
     how = dataclasses.replace(how, bn_estimate_batches=SECOND_TEST)
-    splits = device_splits(dataset, program.mesh)
-    test = image_test(program.model, program.mesh, how, splits)
-    return {SECOND: float(test(program.put(program.empty(), 0, state))["accuracy"][0])}
+    splits, states = device_splits(dataset, program.mesh), program.put(program.empty(), 0, state)
+    test = image_test(program.model, program.mesh, how, splits, states)
+    return {SECOND: float(test(states)["accuracy"][0])}
 
 
 def table(results: Results) -> str:

@@ -39,18 +39,7 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
 
 
 def eval_apply(model: Any) -> ApplyFn:
-    """As :func:`train_apply`, but in a test, where ``keys`` are None.
-
-    Example:
-      >>> from nf_resnets import models
-      >>> model = models.WideResNet(depth=10, scheme="fixup", stem_channels=4)
-      >>> images = jax.numpy.ones((2, 8, 8, 3))
-      >>> params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-      >>> for apply in (train_apply(model), eval_apply(model)):
-      ...     jax.eval_shape(lambda at: apply(at, {}, images, None), params)[0].shape
-      (2, 10)
-      (2, 10)
-    """
+    """As :func:`train_apply`, but in a test, where ``keys`` are None."""
     return _module_apply(model, train=False) if isinstance(model, nn.Module) else model
 
 
@@ -77,13 +66,6 @@ def functions_of(network: Any) -> Functions:
 
     Raises:
       TypeError: if it is neither.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> linear = functions_of((lambda key: jnp.ones((4, 2)), lambda params, x: x @ params))
-      >>> variables = linear.init(jax.random.key(0), jnp.ones((1, 4)))
-      >>> linear.apply(variables["params"], {}, jnp.ones((3, 4)), None)[0].shape
-      (3, 2)
     """
     if isinstance(network, nn.Module):
         in_test: dict[str, Any] = {"train": False} if "train" in _call_names(network) else {}

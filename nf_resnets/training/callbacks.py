@@ -7,10 +7,9 @@ from typing import Any, Protocol
 
 
 class Callback(Protocol):
-    """Receives the events of a sweep, or of one training.
+    """Receives the events of a sweep, from several threads, or of one training.
 
-    A class with some of the methods is one. A sweep calls it from several threads. It must not
-    raise.
+    A class with some of the methods is one.
     """
 
     def on_compile_begin(self, program: str, label: str) -> None:
@@ -25,38 +24,23 @@ class Callback(Protocol):
         """A run begins, at a step that is not 0 if it is resumed."""
 
     def on_step(self, key: str, step: int, curve: Mapping[str, Any]) -> None:
-        """A run has reached a step.
-
-        ``curve`` has ``loss``, ``accuracy``, ``grad_norm``, ``update_norm``, ... of the steps since
-        the last call, float32 [n] each.
-        """
+        """A run has reached a step; ``curve`` has the metrics since the last call, float32 [n]."""
 
     def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
         """An epoch of a run is over; ``row`` is the epoch's row."""
 
     def on_run_end(self, key: str, state: str, result: Mapping[str, Any]) -> None:
-        """A run is over, or could not begin.
-
-        ``state`` is ``finished``, ``diverged``, ``oom`` or ``failed``, ``result`` its row.
-        """
+        """A run is ``finished``, ``diverged``, ``oom`` or ``failed``; ``result`` is its row."""
 
     def on_message(self, text: str) -> None:
         """Anything else worth a line."""
 
 
 class Callbacks:
-    """Passes each event on to several callbacks, in their order; one hears what it has methods for.
+    """Passes each event on to the callbacks that have a method for it, in their order.
 
     One that raises disturbs neither the sweep nor the others, which are sent one message about it;
     so is ``say``, for where no display is among them.
-
-    Example:
-      >>> class Printed(Callback):  # the other events are passed over
-      ...     def on_message(self, text):
-      ...         print(text)
-      >>> Callbacks(Printed(), Printed()).on_message("half of the runs are done")
-      half of the runs are done
-      half of the runs are done
     """
 
     def __init__(self, *callbacks: Any, say: Callable[[str], Any] = lambda text: None) -> None:

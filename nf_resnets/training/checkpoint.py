@@ -15,15 +15,7 @@ import numpy as np
 
 
 class Checkpoints:
-    """The last two checkpoints of a tree of arrays, in a folder; a damaged one is passed over.
-
-    Example:
-      >>> import tempfile
-      >>> checkpoints = Checkpoints(Path(tempfile.mkdtemp(), "run"))
-      >>> checkpoints.save(3, {"w": np.zeros(2)}, {"seconds": 1.5})
-      >>> checkpoints.restore({"w": np.ones(2)})
-      (3, {'w': array([0., 0.])}, {'seconds': 1.5})
-    """
+    """The last two checkpoints of a tree of arrays, in a folder; a damaged one is passed over."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)

@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -20,23 +20,15 @@ class Display:
     """Shows how runs get on; a callback and a context manager.
 
     In a terminal: a bar for each run that trains, with its loss and its last test, and one for all
-    of them. Elsewhere: a line for each epoch of a single run, or for each run that ended.
-
-    A reader that is gone (a broken pipe) ends the output, and nothing else.
+    of them. Elsewhere: a line for each epoch of a single run, or for each run that ended. A reader
+    that is gone (a broken pipe) ends the output, and nothing else.
 
     Args:
       plans: the runs that are to be made; none for a single training.
-      describe: ``describe(result)`` says what came of a run that finished; by default its accuracy.
       console: where to; standard output by default.
     """
 
-    def __init__(
-        self,
-        plans: Sequence[Plan] = (),
-        *,
-        describe: Callable[[Mapping[str, Any]], str] | None = None,
-        console: Console | None = None,
-    ) -> None:
+    def __init__(self, plans: Sequence[Plan] = (), *, console: Console | None = None) -> None:
         self._console = console or Console()
         is_open = console is not None or self._console.file.isatty()
         self._live = is_open and self._console.is_terminal and not self._console.is_dumb_terminal
@@ -45,7 +37,6 @@ class Display:
             TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn(),
             console=self._console, disable=not self._live, refresh_per_second=4, transient=True,
         )  # fmt: skip
-        self._describe = describe or _outcome
         self._lock = threading.RLock()
         self._plans = {plan.key: plan for plan in plans}
         work = sum(plan.num_steps for plan in plans)
@@ -95,15 +86,9 @@ class Display:
             if step:
                 self.on_message(f"{label}: goes on from step {step:,} of {num_steps:,}")
             self._words[key] = {"label": printable(label)}
-            self._bar_of[key] = self._bars.add_task(
-                printable(label), total=num_steps, completed=step
-            )
-            self._advance(key, step)
-
-    def _advance(self, key: str, steps: int) -> None:
-        """Moves the bar of all runs."""
-        if key in self._plans:
-            self._bars.advance(self._all, steps)
+            self._bar_of[key] = self._bars.add_task("", total=num_steps)
+            self._update(key, step)
+            self._bars.advance(self._all, step)
 
     def _update(self, key: str, step: int, **words: str) -> None:
         self._words[key] |= words
@@ -119,7 +104,7 @@ class Display:
                 part = float(curve["input_fraction"][-1])
                 words["input"] = f"{part:.0%} of the time waiting for images"
             self._update(key, step, **words)
-            self._advance(key, len(curve["loss"]))
+            self._bars.advance(self._all, len(curve["loss"]))
 
     def on_epoch(self, key: str, step: int, row: Mapping[str, Any]) -> None:
         """An epoch of a run is over."""
@@ -127,8 +112,7 @@ class Display:
             if row.get("test_accuracy") is not None:
                 self._update(key, step, test=f"validation {percent(row['test_accuracy'])}")
             if len(self._plans) <= 1:
-                words = [f"loss {row['train_loss']:.3f}"]
-                words += [f"accuracy {percent(row['train_accuracy'])}"]
+                words = [f"loss {row['train_loss']:.3f}, accuracy {percent(row['train_accuracy'])}"]
                 words += [self._words[key]["test"]] if "test" in self._words[key] else []
                 total = next(t.total for t in self._bars.tasks if t.id == self._bar_of[key])
                 steps = f"step {step:,} of {total:,}"
@@ -140,15 +124,16 @@ class Display:
             if key in self._bar_of:
                 self._bars.remove_task(self._bar_of.pop(key))
                 del self._words[key]
-            if key in self._plans:
-                left = self._plans[key].num_steps - int(result.get("steps_done") or 0)
-                self._advance(key, left)
+            if key not in self._plans:
+                return
+            left = self._plans[key].num_steps - int(result.get("steps_done") or 0)
+            self._bars.advance(self._all, left)
             self._counts[state] += 1
             count = len(self._plans)
             words = ", ".join(f"{n:,} {state}" for state, n in self._counts.items())
             self._bars.update(self._all, description=f"{_counted(count)}: {words}")
             if count > 1:
-                what = self._describe(result) if state == "finished" else state
+                what = _outcome(result) if state == "finished" else state
                 what += f": {result['message']}" if result.get("message") else ""
                 over = f"{self._counts.total():>{len(str(count))},}/{count:,}"
                 self.on_message(f"{over} {self._plans[key].label}: {what}")
@@ -159,8 +144,11 @@ def _counted(runs: int) -> str:
 
 
 def _outcome(result: Mapping[str, Any]) -> str:
-    seconds = duration_text(float(result.get("seconds") or 0.0))
-    return f"{percent(result.get('test_accuracy'))} ({seconds})"
+    """What came of a run that finished: its test accuracy, else its last loss."""
+    text = percent(result.get("test_accuracy"))
+    if text == "-" and "last_loss" in result.get("measures", {}):
+        text = f"loss {result['measures']['last_loss']:.3g}"
+    return f"{text} ({duration_text(float(result.get('seconds') or 0.0))})"
 
 
 def printable(text: str) -> str:
@@ -170,8 +158,7 @@ def printable(text: str) -> str:
 
 def percent(fraction: float | None) -> str:
     """A fraction in percent; a dash where there is none."""
-    there = fraction is not None and math.isfinite(fraction)
-    return f"{fraction:.1%}" if there else "-"
+    return f"{fraction:.1%}" if fraction is not None and math.isfinite(fraction) else "-"
 
 
 def duration_text(seconds: float) -> str:

@@ -62,10 +62,7 @@ def batch_sums(
     labels: jax.Array,
     counts: jax.Array,
 ) -> jax.Array:
-    """What a batch adds to the losses, the correct predictions and the examples, float32 [3].
-
-    ``counts`` is 0 for an example that only fills the batch.
-    """
+    """The sums of losses, correct predictions and ``counts`` (0 or 1) of a batch, float32 [3]."""
     with never_stored():
         logits, _ = apply_fn(params, batch_stats, images, None)
     logits = logits.astype(jnp.float32)

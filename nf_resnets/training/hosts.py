@@ -1,9 +1,7 @@
 """Several processes: joined, values broadcast from process 0, whole arrays on each.
 
-When a process dies (measured with two CPU processes over gloo, JAX 0.10.2 and 0.12), a collective
-that waits for it raises at once. A process outside a collective is ended by JAX (SIGABRT) after the
-heartbeat timeout, or at once if process 0 died. A process that raises waits for the others as it
-leaves, and they wait for it, until JAX's timeout; :func:`abort_on_error` ends it at once.
+When a process dies, a collective that waits for it raises at once, and a process outside of one is
+ended by JAX (SIGABRT) after the heartbeat timeout, or at once if process 0 died.
 """
 
 from __future__ import annotations
@@ -43,13 +41,7 @@ def initialize(
 
     Raises:
       ValueError: by JAX, if only some of the three are given.
-      OSError: if JAX cannot join the processes. (Where the coordinator does not answer, or the
-        others do not come, it may end the process by SIGABRT.)
-
-    Example:
-      >>> initialize("HOST:1234", 4, 0)  # of four processes the first  # doctest: +SKIP
-      >>> is_process_zero()
-      True
+      OSError: if JAX cannot join the processes; it may also end this one by SIGABRT.
     """
     is_alone = (coordinator, num_processes, process_id) == (None, None, None)
     if jax.distributed.is_initialized() or (is_alone and not _on_a_tpu()):
@@ -80,11 +72,7 @@ def is_process_zero() -> bool:
 
 
 def broadcast(value: Any) -> Any:
-    """Gives the value of process 0, such as a tree of NumPy arrays, to every process.
-
-    All processes call it, in the same order as their other collectives; the values of the others
-    are ignored.
-    """
+    """Gives process 0's value to every process; all call it in the order of their collectives."""
     if jax.process_count() == 1:
         return value
     content = pickle.dumps(value) if is_process_zero() else b""
@@ -104,10 +92,9 @@ def any_process(flag: bool) -> bool:
 
 
 def gather(tree: Any) -> Any:
-    """Copies a tree of arrays to the host, whole on every process.
+    """Copies a tree of arrays to the host, whole on every process; all processes call it.
 
-    All processes call it where leaves are sharded over them, with trees of one structure. The NumPy
-    arrays share no memory with the devices: the arrays may be donated.
+    The NumPy arrays share no memory with the devices: the arrays may be donated.
     """
 
     def whole(leaf: Any) -> Any:
@@ -122,12 +109,10 @@ def gather(tree: Any) -> Any:
 
 @contextlib.contextmanager
 def abort_on_error() -> Iterator[None]:
-    """Ends this process at once if the block raises, so that the others notice.
+    """Ends this process at once, with exit code 1, if the block raises, so that the others notice.
 
-    A process that raises would wait for the others as it leaves, while they wait for it in a
-    collective. Here the traceback is printed and the exit code is 1, without outer ``finally``
-    blocks and ``atexit``. ``SystemExit`` passes, since all processes agree on it; a process alone
-    raises as usual.
+    It would otherwise wait for the others as it leaves, while they wait for it in a collective.
+    ``SystemExit`` passes, since all processes agree on it; a process alone raises as usual.
     """
     try:
         yield

@@ -132,10 +132,9 @@ def image_program(
     """Compiles the program of runs that train on a data set in memory.
 
     Args:
-      model: a network of :mod:`nf_resnets.models`, whose scheme gives the anatomy. Or a function
-        ``apply(params, batch_stats, images, keys) -> (logits, batch_stats)`` that calls any other
-        network (``keys`` is None in a test); its runs start from states that
-        :func:`nf_resnets.training.create_state` makes.
+      model: a network of :mod:`nf_resnets.models`; or a function ``apply(params, batch_stats,
+        images, keys) -> (logits, batch_stats)`` that calls any other one (``keys`` is None in a
+        test), whose runs start from states of :func:`nf_resnets.training.create_state`.
       dataset: training and test split.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       mesh: see :func:`nf_resnets.training.make_mesh`.
@@ -147,9 +146,8 @@ def image_program(
         CPU), or as the platform wants it.
 
     Raises:
-      ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis, the
-        parameters of a state are those of another network, or the state has no average and
-        ``training.average_decay`` asks for one.
+      ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis, or a
+        state is of another network.
     """
     initial = training.initial(model, dataset.train.images.shape[1:], optimizer, example)
     splits = splits or device_splits(dataset, mesh)
@@ -191,10 +189,9 @@ def lower_image_steps(
 ) -> jax.stages.Lowered:
     """Lowers the ``steps`` of :func:`image_program` from shapes alone; computes nothing.
 
-    The devices of the mesh need not be there: with those of a topology,
-    :func:`nf_resnets.topology.topology_devices`, ``.compile()`` compiles for chips that this
-    machine does not have. The arguments are those of :func:`image_program`; ``split`` is the
-    training split, if it is on the mesh already.
+    The devices of the mesh need not be there: they may be those of
+    :func:`nf_resnets.topology.topology_devices`. ``split`` is the training split, if it is on the
+    mesh already.
     """
     if split is None:
         whole = NamedSharding(mesh, PartitionSpec())
@@ -300,18 +297,16 @@ def image_test(
     mesh: Mesh,
     training: ImageTraining,
     splits: tuple[data.DeviceData, data.DeviceData],
-    states: TrainState | None = None,
+    states: TrainState,
 ) -> Callable[[TrainState], Mapping[str, np.ndarray]]:
-    """Makes the ``test`` of :func:`image_program`; ``splits`` are those of :func:`device_splits`.
+    """Compiles the ``test`` of :func:`image_program` for such ``states``.
 
-    It is compiled for ``states`` at once, or else by its first call. With another
-    ``bn_estimate_batches`` it is a second test for the runs of a program.
-
-    Returns:
-      ``test(states)`` gives ``accuracy`` and ``loss`` on the test split, float32 [R].
+    ``splits`` are those of :func:`device_splits`. With another ``bn_estimate_batches`` it is a
+    second test for the runs of a program.
     """
     train_split, test_split = splits
     evaluate: Any = make_evaluate(eval_apply(model), mesh, batch_size=TEST_BATCH)
+    evaluate = evaluate.lower(states.tested_params, states.batch_stats, test_split).compile()
     estimate: Any = None
     if training.bn_estimate_batches and has_batch_norm(model):
         estimate = make_estimate_batch_stats(
@@ -325,23 +320,14 @@ def image_test(
             jax.vmap(lambda seed: data.epoch_order(seed, 0, examples)),
             compiler_options=quick_compile(mesh.devices.flat[0]),
         )
-
-    def arguments(states: TrainState) -> tuple[TrainState, Any]:
-        """The states to test, and the orders of the batches if there is something to estimate."""
-        states = dataclasses.replace(states, params=states.tested_params)
-        return states, None if estimate is None else orders(states.seed)
-
-    if states is not None:
-        states, order = arguments(states)
-        if order is not None:
-            estimate = estimate.lower(states, order, train_split).compile()
-        evaluate = evaluate.lower(states.params, states.batch_stats, test_split).compile()
+        tested = dataclasses.replace(states, params=states.tested_params)
+        estimate = estimate.lower(tested, orders(tested.seed), train_split).compile()
 
     def test(states: TrainState) -> Mapping[str, np.ndarray]:
-        states, order = arguments(states)
+        states = dataclasses.replace(states, params=states.tested_params)
         batch_stats = states.batch_stats
-        if order is not None:
-            batch_stats = estimate(states, order, train_split)
+        if estimate is not None:
+            batch_stats = estimate(states, orders(states.seed), train_split)
         return hosts.gather(evaluate(states.params, batch_stats, test_split))
 
     return test

@@ -26,9 +26,8 @@ def draw_params(model: Any, scheme: schemes.Scheme, params: Any, key: Any, draw:
       scheme: how it is initialised.
       params: of the network's own initialisers.
       key: a PRNG key.
-      draw: what all schemes that are no draw of their own change, so that they start from the same
-        weights: ``"fan_in"`` or ``"fan_out"``, He's draw; ``"model"``, the parameters given. Or
-        ``"own"``: each scheme draws as it was published.
+      draw: what all schemes that are no draw of their own change: ``"fan_in"`` or ``"fan_out"``,
+        He's draw; ``"model"``, the parameters given. Or ``"own"``: each as it was published.
     """
     if draw == "own" or scheme.own_draw:
         return scheme.init(params, model.num_branches, key=key)

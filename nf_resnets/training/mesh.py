@@ -29,10 +29,6 @@ def make_mesh(
 
     Raises:
       ValueError: if the devices do not make such a mesh.
-
-    Example:
-      >>> make_mesh(devices=jax.devices()[:1]).axis_names
-      ('sweep', 'data')
     """
     devices = list(jax.devices() if devices is None else devices)
     count = max(len(devices) // max(sweep, 1), 1) if data is None else data
@@ -46,17 +42,7 @@ def make_mesh(
 
 
 def stack(trees: list[Any]) -> Any:
-    """Stacks trees of one structure along a new leading axis ``[R, ...]``.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> runs = stack([{"w": jnp.zeros(2)}, {"w": jnp.ones(2)}])
-      >>> runs["w"].shape, unstack(runs, 1)["w"].tolist()
-      ((2, 2), [1.0, 1.0])
-      >>> mesh = make_mesh(devices=jax.devices()[:1])
-      >>> shard_runs(runs, mesh)["w"].shape, replicate(runs, mesh)["w"].sharding.is_fully_replicated
-      ((2, 2), True)
-    """
+    """Stacks trees of one structure along a new leading axis ``[R, ...]``."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 

@@ -13,9 +13,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Preemption:
     """Turns SIGTERM and SIGINT into a flag that a loop looks at between its steps.
 
-    The first signal sets the flag and puts the previous handlers back, so that a second one does at
-    once what it would have done without this object. Nothing is installed outside the main thread,
-    where Python allows no handlers, nor for a signal that is ignored, as ``nohup`` and ``&`` ask.
+    The first signal sets the flag and puts the previous handlers back, for a second one. Nothing is
+    installed outside the main thread, nor for a signal that is ignored, as ``nohup`` asks.
 
     Attributes:
       signal: the signal that came, or None.

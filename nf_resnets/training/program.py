@@ -25,8 +25,7 @@ class Start:
     """What a run starts from; the runs of a program differ in nothing else.
 
     Attributes:
-      scheme: the initialisation, or its name. Its anatomy is the one that the program was compiled
-        for.
+      scheme: the initialisation, or its name; of the anatomy that the program was compiled for.
       seed: determines the weights, the order of the data and the augmentation.
       hyper: the numbers that the optimizer takes.
       alpha: what the scalars of SkipInit's branches start from; None for what the scheme says.
@@ -81,8 +80,7 @@ class Program:
       like: shapes and dtypes of one run's state.
       empty: ``empty()`` makes the states of empty slots, zeros ``[R, ...]``.
       begin: ``begin(states, slot, start)`` initialises a run in a slot.
-      put: ``put(states, slot, state)`` puts a run's state into a slot; one of other leaves than
-        ``like`` is refused.
+      put: ``put(states, slot, state)`` puts a state with leaves as in ``like`` into a slot.
       take: ``take(states, slot)`` returns the state of the run in a slot, as NumPy arrays.
       steps: ``steps(states, counts) -> Steps`` makes ``counts[r]`` steps of run ``r``, fewer where
         an epoch ends or the run diverges. The states are donated.
@@ -123,9 +121,9 @@ def build(
 
     Args:
       mesh: see :func:`nf_resnets.training.make_mesh`.
-      initial: the state of a run before its first step (:func:`nf_resnets.training.make_initial`).
+      initial: of :func:`nf_resnets.training.make_initial`.
       example: the start of one of the runs, from which shapes and dtypes follow.
-      slots: how many runs there is room for, a multiple of the mesh's ``sweep`` axis.
+      slots: a multiple of the mesh's ``sweep`` axis.
       batch: ``batch()`` gives the batch on which data-dependent schemes are calibrated.
       make_test: ``make_test(states)`` makes ``test`` for states of these shapes.
       **fields: the other attributes of the program, ``steps`` among them.
@@ -185,10 +183,7 @@ def build(
 def state_shapes(
     mesh: Mesh, initial: InitialFn, example: Start | TrainState, slots: int
 ) -> TrainState:
-    """Shapes, dtypes and shardings of the states of ``slots`` runs; computes nothing.
-
-    The mesh may be of a topology, whose devices this machine does not have.
-    """
+    """Shapes, dtypes and shardings of the states of ``slots`` runs, maybe on absent devices."""
     if isinstance(example, TrainState):
         like = jax.eval_shape(lambda: example)
     else:

@@ -20,7 +20,6 @@ class Plan:
     Attributes:
       settings: JSON values; they and ``data`` are all that the run's numbers depend on.
       label: what displays and logs call the run.
-      num_steps: steps of the run.
       steps_per_epoch: after so many steps, and at the end, the run has a row of an epoch.
       program: runs of equal names share a compiled program.
       data: the fingerprint of the data.
@@ -84,20 +83,13 @@ class Run:
         """A metric of the steps made, from one on."""
         return self.curve[start : self.step, self.metrics.index(name)]
 
-    def row(self, step: int) -> dict[str, float]:
-        """The metrics of a step, counted from 0; -1 is the last one made."""
-        return dict(zip(self.metrics, self.curve[: self.step][step].tolist(), strict=True))
-
     def mean(self, name: str, start: int = 0) -> float:
         """The exact mean of a metric over steps, however they were divided into calls."""
         values = self.column(name, start)
         return math.fsum(values.tolist()) / len(values) if len(values) else math.nan
 
     def thinned(self, points: int) -> dict[str, list[float]]:
-        """The curve with at most so many points, each the mean of as many steps.
-
-        Points lie at the same steps for runs that diverged. ``step`` is the last one of a point.
-        """
+        """The curve with at most so many points, each the mean of as many steps up to ``step``."""
         length = max(1, -(-len(self.curve) // points))
         starts = range(0, self.step, length)
         means: dict[str, list[float]] = {
@@ -111,10 +103,10 @@ class Run:
 
     def measures(self, points: int) -> dict[str, Any]:
         """What a run's row has of its curve."""
-        made = self.step - self.first_step
+        made, losses = self.step - self.first_step, self.column("loss")
         return {
-            "first_loss": float(self.column("loss")[0]),
-            "last_loss": float(self.column("loss")[-1]),
+            "first_loss": float(losses[0]),
+            "last_loss": float(losses[-1]),
             "last_grad_norm": float(self.column("grad_norm")[-1]),
             "seconds_per_step": self.step_seconds / made if made else math.nan,
             "resumed_at": self.first_step,

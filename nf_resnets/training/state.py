@@ -14,13 +14,11 @@ OptimizerFn = Any
 
 
 class Average(NamedTuple):
-    """Parameters averaged over the steps of a run.
+    """Parameters averaged over the steps of a run, in float32 or more bits.
 
     Attributes:
-      params: the average, of the structure of the parameters; those of fewer bits are averaged in
-        float32.
-      decay: the fraction of the last average that a late step keeps, float32 []; data, not a
-        constant of the program.
+      params: the average, of the structure of the parameters.
+      decay: the fraction of the last average that a late step keeps, float32 [].
     """
 
     params: Any
@@ -44,9 +42,7 @@ def moved_average(average: Average, params: Any, step: Any) -> Average:
     debias=True)`` of the parameters ``theta_t`` after each step. It is kept corrected: a step moves
     it by the fraction ``(1 - d) / (1 - d^T)``, so the first replaces it.
 
-    Source: Polyak, Juditsky, *Acceleration of Stochastic Approximation by Averaging*, 1992, with
-    weights that forget, as in Szegedy et al., CVPR 2016, section 8, and the correction of Kingma,
-    Ba, *Adam*, ICLR 2015, section 3.
+    Source: Szegedy et al., CVPR 2016, section 8; the correction: Kingma, Ba, *Adam*, ICLR 2015.
     """
     fraction = optax.tree.bias_correction(1 - average.decay, average.decay, step)
     return average._replace(params=optax.incremental_update(params, average.params, fraction))
@@ -62,12 +58,9 @@ class TrainState:
       params: the parameter tree.
       batch_stats: running statistics of BatchNorm; an empty tree without it.
       opt_state: optax's state.
-      hyper: the numbers of this run (``learning_rate``, ``weight_decay``, ...), float32 [] each.
-        They are data, not constants of the program: runs that differ in nothing else share one
-        compiled step.
-      average: the exponential moving average of the parameters, which every step moves; None for
-        none. Without it the state has the leaves that it had before there were averages, and so do
-        its checkpoints.
+      hyper: the numbers of this run (``learning_rate``, ``weight_decay``, ...), float32 [] each;
+        data, not constants of the program, so that runs share one compiled step.
+      average: the exponential moving average of the parameters, or None.
     """
 
     step: jax.Array
@@ -100,15 +93,8 @@ def create_state(
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       hyper: the numbers of the run.
       batch_stats: BatchNorm's running statistics, if there are any.
-      seed: from which data order and augmentation follow, in ``[0, 2**32)``; it may be traced.
-      average_decay: how much of the parameters' moving average a step keeps, in ``[0, 1)``; None
-        for no average.
-
-    Example:
-      >>> state = create_state({"w": jnp.ones(3)}, lambda hyper: optax.sgd(hyper["learning_rate"]),
-      ...                      {"learning_rate": 0.1})
-      >>> int(state.step)
-      0
+      seed: of data order and augmentation, in ``[0, 2**32)``; it may be traced.
+      average_decay: the fraction of the parameters' moving average that a step keeps, or None.
     """
     numbers = {name: jnp.asarray(value, jnp.float32) for name, value in hyper.items()}
     transformation: optax.GradientTransformation = optimizer(numbers)

@@ -44,10 +44,10 @@ def replica_step(
       loss: see ``LossFn``; :func:`nf_resnets.training.image_loss` is that of images.
       optimizer: ``optimizer(hyper)`` gives the optax transformation.
       axis_name: the mapped axis whose members share the batch; None for one replica.
-      micro_batches: how many equal parts the replica's batch is cut into, computed one after
-        another to save memory; the gradients are those of the whole batch.
-      gradient_noise: whether to estimate the gradient's signal and noise from the micro-batches of
-        all replicas (:func:`nf_resnets.analysis.pair_estimates`), of which there are two or more.
+      micro_batches: how many equal parts the replica's batch is cut into, computed in turn to save
+        memory; the gradients are those of the whole batch.
+      gradient_noise: whether to estimate the gradient's signal and noise from two or more
+        micro-batches of all replicas (:func:`nf_resnets.analysis.pair_estimates`).
 
     Returns:
       The new state, and ``loss``, its metrics, ``grad_norm`` and ``update_norm`` of the whole
@@ -104,8 +104,7 @@ NOISE = ("gradient_signal", "gradient_noise")
 def varying_params(params: Any, axis_name: str | None) -> Any:
     """Marks replicated parameters as varying over ``axis_name``, before a gradient is taken.
 
-    Otherwise ``shard_map`` itself sums the gradients over the replicas, and their mean is too large
-    by the number of replicas.
+    Otherwise ``shard_map`` itself sums the gradients over the replicas.
     """
     if axis_name is None:
         return params
@@ -115,11 +114,7 @@ def varying_params(params: Any, axis_name: str | None) -> Any:
 def _update(
     state: TrainState, loss: jax.Array, grads: Any, optimizer: OptimizerFn, batch_stats: Any
 ) -> tuple[TrainState, Metrics]:
-    """Applies the gradients of a whole batch.
-
-    ``loss`` is for optimizers that adapt to it (``optax.polyak_sgd``), ``batch_stats`` are
-    BatchNorm's new running statistics. The metrics are ``grad_norm`` and ``update_norm``.
-    """
+    """Applies gradients; ``loss`` is for optimizers that adapt to it (``optax.polyak_sgd``)."""
     transformation = optax.with_extra_args_support(optimizer(state.hyper))
     updates, opt_state = transformation.update(grads, state.opt_state, state.params, value=loss)
     params = optax.apply_updates(state.params, updates)

@@ -116,9 +116,8 @@ def streamed_program(
 def mixed(batch_size: int, mixup: float = 0.0) -> PrepareFn:
     """Makes of ``image`` uint8 [B, H, W, C] and ``label`` int32 [B] the batch of a step.
 
-    Every image is mixed with another one of the whole batch, by :func:`nf_resnets.data.mixture`:
-    replicas send each other their images, as bytes, so that one device and eight give the same
-    numbers.
+    Every image is mixed with another one of the whole batch, by :func:`nf_resnets.data.mixture`,
+    so that one device and eight give the same numbers.
     """
 
     def prepare(state: TrainState, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:

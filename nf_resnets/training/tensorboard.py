@@ -25,9 +25,8 @@ EPOCH_TAGS = {
 def run_name(key: str, label: str) -> str:
     """The name of a run's folder: its label, and the beginning of its key.
 
-    Example:
-      >>> run_name("0123456789abcdef", "fixup, rate 2^-3")
-      'fixup,rate_2^-3-0123456789'
+    >>> run_name("0123456789abcdef", "fixup, rate 2^-3")
+    'fixup,rate_2^-3-0123456789'
     """
     name = re.sub(r"[^A-Za-z0-9.,=^+-]+", "_", label.replace(", ", ","))
     return f"{name[:180]}-{key[:10]}"
@@ -38,9 +37,8 @@ def step_values(
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """What is logged of a call of ``on_step``: the first step, and one in ``every``, by its tags.
 
-    Example:
-      >>> list(step_values(4, {"loss": [0.5, 0.25, 0.125]}, 2))
-      [(2, {'train/loss': 0.5}), (4, {'train/loss': 0.125})]
+    >>> list(step_values(4, {"loss": [0.5, 0.25, 0.125]}, 2))
+    [(2, {'train/loss': 0.5}), (4, {'train/loss': 0.125})]
     """
     count = len(curve["loss"])
     columns = {name: values for name, values in curve.items() if len(values) == count}
@@ -58,24 +56,15 @@ def epoch_values(row: Mapping[str, Any]) -> dict[str, float]:
 class TensorBoard:
     """Logs runs for TensorBoard; a callback and a context manager.
 
-    Per step ``train/loss``, ``train/accuracy`` and whatever else the curve holds; per epoch
-    ``test/loss``, ``test/accuracy``, ``epoch/train_loss``, ``epoch/train_accuracy``; once the
-    settings, for the HPARAMS page. A run that begins or goes on gets a further file in its folder,
-    which tells TensorBoard to forget what older files hold of later steps.
-
-    tensorboardX's ``SummaryWriter`` has a queue and two threads for each run, and blocks for ever
-    once the disk is full; this uses the writer below it, which raises.
+    Per step ``train/loss`` and the rest of the curve; per epoch the tags of ``EPOCH_TAGS``; once
+    the settings, for the HPARAMS page. A run that begins or goes on gets a further file in its
+    folder, which tells TensorBoard to forget what older files hold of later steps.
 
     Args:
       folder: the runs' folders lie in it; made where missing.
 
     Raises:
       ImportError: if tensorboardX is not installed.
-
-    Example:
-      >>> import nf_resnets
-      >>> with TensorBoard("logs") as log:
-      ...     nf_resnets.fit("photos@32", callback=log)  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -88,6 +77,7 @@ class TensorBoard:
                 "tensorboardX, which TensorBoard logs are written with, cannot be imported "
                 f"({error}); install it with `pip install nf_resnets[tensorboard]`."
             ) from error
+        # SummaryWriter blocks for ever once the disk is full; the writer below it raises.
         self._writers, self._summary, self._event, self._summary_pb2 = modules
         self._folder = Path(folder).expanduser()
         self._logs: dict[str, tuple[Any, int]] = {}  # of a run its writer; each n-th step is logged

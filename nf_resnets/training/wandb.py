@@ -16,19 +16,13 @@ class WandB:
 
     The names of what is logged are those of :class:`TensorBoard <nf_resnets.sweep.TensorBoard>`,
     the settings are the run's ``config``. Unless the environment's ``WANDB_MODE`` is
-    ``online``, runs are kept on this machine, and ``wandb sync FOLDER/wandb/offline-run-*`` uploads
-    them. A run that is resumed has the same id, and goes on from the step of its checkpoint.
+    ``online``, runs are kept on this machine, for ``wandb sync FOLDER/wandb/offline-run-*``.
 
     Args:
       folder: the logs lie in it, in a folder ``wandb``; made where missing.
 
     Raises:
       ImportError: if wandb is not installed.
-
-    Example:
-      >>> import nf_resnets
-      >>> with WandB("logs") as log:
-      ...     nf_resnets.fit("photos@32", callback=log)  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | Path) -> None:

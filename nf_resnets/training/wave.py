@@ -67,15 +67,13 @@ def train(
 ) -> list[Run]:
     """Trains runs of a program until all of them have made their steps or have diverged.
 
-    A wave that is killed and started again with its checkpoints ends with the numbers of one that
-    was not.
+    A wave that is killed and started again with its checkpoints ends with the same numbers.
 
     Args:
       program: with at least as many slots as there are runs.
       starts: how the runs begin, unless there is a checkpoint: the start of each, or its state.
       plans: what the runs are; a checkpoint of others is refused. By default they are numbered.
-      checkpoints: where the wave is saved and resumed; None for neither. They stay there, for
-        whoever keeps the results to remove.
+      checkpoints: where the wave is saved and resumed, and stays; None for neither.
       hooks: who is told.
       save_seconds: between two checkpoints.
       call_seconds: about so long is a call that makes steps; a signal is noticed between two.
@@ -85,22 +83,6 @@ def train(
       Stopped: if ``hooks.stop()`` says so; the wave is saved.
       ValueError: if the checkpoints are of other runs, or a label is no class.
       OSError: if a row cannot be kept, or the wave cannot be saved when it is to stop.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from nf_resnets import data, optim, training
-      >>> def apply(params, batch_stats, images, keys):
-      ...     return images.reshape(len(images), -1) @ params["head"]["kernel"], batch_stats
-      >>> def optimizer(hyper):
-      ...     return optim.sgd(hyper["learning_rate"])
-      >>> state = training.create_state(
-      ...     {"head": {"kernel": jnp.zeros((64, 10))}}, optimizer, {"learning_rate": 0.1})
-      >>> program = training.image_program(
-      ...     apply, data.load("digits"), optimizer, training.make_mesh(devices=jax.devices()[:1]),
-      ...     training.ImageTraining(batch_size=64, num_steps=2), state)
-      >>> (run,) = training.train(program, [state])
-      >>> run.status, run.column("loss").shape
-      ('finished', (2,))
     """
     if plans is None:
         plans = [
@@ -258,7 +240,7 @@ def _make_steps(wave: _Wave, count: int) -> float:
         run.seconds += took / len(left)
         run.step_seconds += took / len(left)
         if diverged[slot]:
-            last = run.row(-1)
+            last = {name: float(values[-1]) for name, values in new.items()}
             refuse_labels(last, f"the batch of step {run.step}")
             gone = [f"{name} {x}" for name, x in last.items() if not math.isfinite(x)]
             run.diverged = f"{', '.join(gone)} at step {run.step}"

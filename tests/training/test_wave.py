@@ -95,7 +95,7 @@ def test_a_network_of_ones_own_trains_and_is_tested(whole):
     ends = [6, 12, 14]
     for start, end, each in zip([0, *ends], ends, row["history"], strict=False):
         assert each["train_loss"] == pytest.approx(run.curve[start:end, 0].mean(), rel=1e-6)
-    assert row["measures"]["first_loss"] == run.row(0)["loss"] and row["steps_done"] == STEPS
+    assert row["measures"]["first_loss"] == run.column("loss")[0] and row["steps_done"] == STEPS
 
 
 # Within an epoch, at its end, and one step from the last.
