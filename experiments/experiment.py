@@ -17,6 +17,7 @@ from nf_resnets.sweep import settings
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.rows import RESULTS
+from nf_resnets.training import run
 
 from .grid import Point, about
 
@@ -163,26 +164,12 @@ def curve_of(row: Row, points: int = 200) -> list[Row]:
     return [{name: line[name] for name in LINE} for line in made]
 
 
-def thinned(
-    curve: Mapping[str, Sequence[float]], points: int, num_steps: int
-) -> list[dict[str, float]]:
-    """A curve as lines, at most so many, each the mean of as many points up to its ``step``.
-
-    ``num_steps`` are those of a run that finishes: one that diverged has lines at the same steps.
-
-    >>> curve = {"step": [1, 2, 3, 4, 5], "loss": [0.0, 1.0, 2.0, 3.0, 4.0]}
-    >>> [(point["step"], point["loss"]) for point in thinned(curve, 3, num_steps=5)]
-    [(2, 0.5), (4, 2.5), (5, 4.0)]
-    """
-    # A point of a row's curve may be the mean of several steps already.
-    whole = -(-num_steps // curve["step"][0]) if curve["step"] else 0
-    length = max(1, -(-whole // points))
-    lines = []
-    for start in range(0, len(curve["step"]), length):
-        part = {name: values[start : start + length] for name, values in curve.items()}
-        means = {name: sum(map(number, values)) / len(values) for name, values in part.items()}
-        lines.append({**means, "step": part["step"][-1]})
-    return lines
+def thinned(curve: Mapping[str, Any], points: int, num_steps: int) -> list[dict[str, float]]:
+    """A curve as lines, at most so many; see :func:`nf_resnets.training.run.thinned`."""
+    columns = run.thinned(curve, points, num_steps)
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
 
 
 def write_csv(file: Path, rows: Sequence[Row]) -> None:

@@ -163,22 +163,14 @@ def write_digits(folder: Path, *, most: int = 0) -> None:
         DigitsJpeg(data_dir=folder).download_and_prepare(file_format="array_record")
 
 
-def columns(row: Row, published: float | None = None) -> Row:
-    """The published accuracy, and what runs on images in memory have not.
-
-    ``train_*`` are means over the last tenth of the steps; ``first_step`` is where a run was last
-    resumed, and of the steps since then are the waits.
-    """
-    measures = row["measures"]
-    curve = measures["curve"]
+def columns(row: Row) -> Row:
+    """Where the run was last resumed, and means over the last tenth of the steps."""
+    curve = row["measures"]["curve"]
     last = slice(-max(1, len(curve["step"]) // 10), None)
     return {
-        "published_accuracy": "" if published is None else round(published, 2),
-        "first_step": measures["resumed_at"],
+        "first_step": row["measures"]["resumed_at"],
         "train_accuracy": float(np.mean([number(value) for value in curve["accuracy"][last]])),
         "train_loss": float(np.mean([number(value) for value in curve["loss"][last]])),
-        "input_wait": round(number(measures["input_wait"]), 3),
-        "input_share": round(number(measures["input_fraction"]), 4),
     }
 
 
@@ -200,5 +192,5 @@ def panels_figure(results: Results, panels: Mapping[str, Sequence[Row]], path: P
 def experiment(name: str, *arguments: Any, options: Any = lambda point: {}, **fields: Any) -> Any:
     """An experiment on streamed images; ``options(point)`` are further ones of its network."""
     execution = Execution(devices_per_run=0, runs_per_device=1)
-    fields = {"lines": curve_of, "execution": execution, **fields}
+    fields = {"columns": columns, "lines": curve_of, "execution": execution, **fields}
     return Experiment(name, *arguments, task=functools.partial(task, options), typed=dict, **fields)

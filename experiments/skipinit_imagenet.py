@@ -86,9 +86,8 @@ SCALES = {
 def columns(row: Row) -> Row:
     """The rate at batch 256, and the columns of a streamed run."""
     batch, rate = row["batch_size"], row["peak_lr"]
-    published = PUBLISHED.get(EXPERIMENT.title(row), {}).get(batch)
     named = {"batch": batch, "rate": rate * 256 / batch, "learning_rate": rate}
-    return {**named, **imagenet.columns(row, published)}
+    return {**named, **imagenet.columns(row)}
 
 
 def rate_of(row: Row) -> float:

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,17 +89,9 @@ class Run:
         return math.fsum(values.tolist()) / len(values) if len(values) else math.nan
 
     def thinned(self, points: int) -> dict[str, list[float]]:
-        """The curve with at most so many points, each the mean of as many steps up to ``step``."""
-        length = max(1, -(-len(self.curve) // points))
-        starts = range(0, self.step, length)
-        means: dict[str, list[float]] = {
-            "step": [min(start + length, self.step) for start in starts]
-        }
-        for name in self.metrics:
-            values = self.column(name).tolist()
-            parts = [values[start : start + length] for start in starts]
-            means[name] = [sum(part) / len(part) for part in parts]
-        return means
+        """The curve with at most so many points; see :func:`thinned`."""
+        columns = {name: self.column(name).tolist() for name in self.metrics}
+        return thinned({"step": [*range(1, self.step + 1)], **columns}, points, len(self.curve))
 
     def measures(self, points: int) -> dict[str, Any]:
         """What a run's row has of its curve."""
@@ -114,6 +106,29 @@ class Run:
         }
 
 
+def thinned(
+    curve: Mapping[str, Sequence[Any]], points: int, num_steps: int
+) -> dict[str, list[Any]]:
+    """A curve with at most so many points, each the mean of as many up to its ``step``.
+
+    ``num_steps`` are those of a run that finishes: one that diverged has points at the same steps.
+
+    >>> thinned({"step": [1, 2, 3, 4, 5], "loss": [0.0, 1.0, 2.0, 3.0, 4.0]}, 3, num_steps=5)
+    {'step': [2, 4, 5], 'loss': [0.5, 2.5, 4.0]}
+    """
+    # A point may be the mean of several steps already.
+    whole = -(-num_steps // curve["step"][0]) if curve["step"] else 0
+    length = max(1, -(-whole // points))
+    means: dict[str, list[Any]] = {}
+    for name, values in curve.items():
+        parts = [values[start : start + length] for start in range(0, len(values), length)]
+        if name == "step":
+            means[name] = [part[-1] for part in parts]
+        else:
+            means[name] = [sum(math.nan if x is None else x for x in p) / len(p) for p in parts]
+    return means
+
+
 def refuse_labels(metrics: Mapping[str, float], where: str) -> None:
     """Tells labels that are no class from divergence: only they make the accuracy NaN."""
     if math.isnan(metrics.get("accuracy", 0.0)):
@@ -123,4 +138,4 @@ def refuse_labels(metrics: Mapping[str, float], where: str) -> None:
         )
 
 
-__all__ = ["Plan", "Run", "refuse_labels"]
+__all__ = ["Plan", "Run", "refuse_labels", "thinned"]
