@@ -21,7 +21,6 @@ import numpy as np
 
 from nf_resnets import data, models, optim, training
 from nf_resnets.data import imagenet, stream
-from nf_resnets.data.crop import RandomCrop
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.image_task import drops_at
@@ -93,7 +92,7 @@ def setup(
             scalar_factor=point["scalar_factor"],
         )
 
-    crop = RandomCrop(point["size"], area=(point["lowest_area"], 1.0), flip=point["flip"])
+    crop = data.RandomCrop(point["size"], area=(point["lowest_area"], 1.0), flip=point["flip"])
     how = training.ImageTraining(
         batch_size=batch,
         num_steps=num_steps,

@@ -1,16 +1,16 @@
 """Data: sources, a deterministic order, and augmentation on the device."""
 
-from nf_resnets.data.augment import cutout, example_keys, normalize, random_crop, random_flip
-from nf_resnets.data.batch import (
-    Augmentation,
-    DeviceData,
-    training_batch,
+from nf_resnets.data.augment import (
+    Mixture,
+    cutout,
+    example_keys,
+    mixture,
+    normalize,
+    random_crop,
+    random_flip,
 )
-from nf_resnets.data.crop import RandomCrop
-from nf_resnets.data.dataset import Dataset, Split, from_arrays, from_splits
-from nf_resnets.data.files import from_cifar, from_npz
-from nf_resnets.data.fingerprint import fingerprint
-from nf_resnets.data.folder import from_folder
+from nf_resnets.data.batch import Augmentation, DeviceData, training_batch
+from nf_resnets.data.dataset import Dataset, Split, fingerprint, from_arrays, from_splits
 from nf_resnets.data.imagenet import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -18,7 +18,6 @@ from nf_resnets.data.imagenet import (
     EncodedSplit,
     open_encoded,
 )
-from nf_resnets.data.mixup import Mixture, mixture
 from nf_resnets.data.order import (
     batch_indices,
     epoch_order,
@@ -26,8 +25,8 @@ from nf_resnets.data.order import (
     seed_key,
     steps_per_epoch,
 )
-from nf_resnets.data.sources import DATASETS, load
-from nf_resnets.data.stream import Reading, evaluation_stream, training_stream
+from nf_resnets.data.sources import DATASETS, from_cifar, from_folder, from_npz, load
+from nf_resnets.data.stream import RandomCrop, Reading, evaluation_stream, training_stream
 
 __all__ = [
     "DATASETS", "IMAGENET_MEAN", "IMAGENET_STD", "Augmentation", "Dataset", "DeviceData",

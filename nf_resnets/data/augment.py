@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +23,9 @@ from jax.typing import ArrayLike
 
 from nf_resnets.data.order import seed_key
 
-# The order of epoch e uses fold_in(seed_key, e). Folding a step directly into the same key would
-# give step e the key of epoch e, and the crops of a batch would be functions of the permutation
-# that chose it. No run reaches this epoch, so the two families of keys are disjoint.
-_AUGMENT = 0xA06_0000
+# The order of epoch e uses fold_in(seed_key, e). No run reaches these epochs: orders, images and
+# mixtures have keys of their own.
+_AUGMENT, _MIXUP = 0xA06_0000, 0xA06_0001
 _CROP, _FLIP, _CUTOUT = 0, 1, 2
 
 # Pixels of padding up to which images are shifted together.
@@ -34,8 +34,6 @@ _MOST_SHIFTED = 16
 
 def example_keys(seed: ArrayLike, step: ArrayLike, positions: jax.Array) -> jax.Array:
     """Returns one PRNG key per image, a function of seed, step and place in the global batch only.
-
-    One device or eight therefore augment every image in the same way, and so does a resumed run.
 
     Args:
       seed: integer scalar in [0, 2**32), the one given to ``epoch_order``; may be traced.
@@ -57,10 +55,7 @@ def random_crop(images: jax.Array, keys: jax.Array, padding: int = 4) -> jax.Arr
     Args:
       images: [b, H, W, C] of any dtype, raw pixels.
       keys: ``example_keys``, typed PRNG keys [b].
-      padding: pixels added on each side, at least 0.
-
-    Returns:
-      [b, H, W, C] of the dtype of ``images``.
+      padding: pixels added on each side.
 
     Raises:
       ValueError: if the padding is negative or no less than a side, so that a crop may hold nothing
@@ -103,10 +98,7 @@ def _shifted(padded: jax.Array, offsets: jax.Array, *, shape: tuple[int, ...]) -
 
 
 def random_flip(images: jax.Array, keys: jax.Array) -> jax.Array:
-    """Mirrors every image left to right with probability one half.
-
-    Arguments and result are as of :func:`random_crop`, which draws from another fold of the keys.
-    """
+    """Mirrors every image [b, H, W, C] left to right with probability one half."""
     flip = jax.vmap(lambda key: jax.random.bernoulli(jax.random.fold_in(key, _FLIP)))(keys)
     return jnp.where(flip[:, None, None, None], images[:, :, ::-1, :], images)
 
@@ -116,16 +108,12 @@ def cutout(images: jax.Array, keys: jax.Array, size: int) -> jax.Array:
 
     The square's centre is uniform over the pixels of the image, its rows are those from
     ``row - size // 2`` to ``row - size // 2 + size - 1``, its columns likewise, and what lies
-    outside the image is clipped: squares near the border are smaller. On normalized images zero is
-    the mean of the training pixels.
+    outside the image is clipped. On normalized images zero is the mean of the training pixels.
 
     Args:
       images: ``[b, H, W, C]``, normalized.
-      keys: as of :func:`random_crop`, which draws from another fold of them.
+      keys: as of :func:`random_crop`.
       size: pixels on each side of the square; 0 takes nothing away.
-
-    Returns:
-      ``[b, H, W, C]`` of the dtype of ``images``.
 
     Raises:
       ValueError: if the size is negative or above a side.
@@ -152,15 +140,7 @@ def cutout(images: jax.Array, keys: jax.Array, size: int) -> jax.Array:
 def normalize(
     images: ArrayLike, mean: Sequence[float] | ArrayLike, std: Sequence[float] | ArrayLike
 ) -> jax.Array:
-    """Returns ``(images - mean) / std`` per channel.
-
-    Args:
-      images: [..., C] of any dtype, raw pixels.
-      mean: per channel, [C], in the units of ``images``.
-      std: per channel, [C], in the units of ``images``, positive.
-
-    Returns:
-      float32 [..., C].
+    """Returns ``(images - mean) / std`` of images [..., C], mean and std [C], in float32.
 
     Raises:
       ValueError: if there is not one mean and std a channel, which would broadcast.
@@ -175,4 +155,58 @@ def normalize(
     return (images.astype(jnp.float32) - mean.reshape(per_channel)) / std.reshape(per_channel)
 
 
-__all__ = ["cutout", "example_keys", "normalize", "random_crop", "random_flip"]
+class Mixture(NamedTuple):
+    """How the batch of a step is mixed, the same on every replica.
+
+    Attributes:
+      fraction: ``lambda``, the fraction of an image that stays its own, float32 [].
+      partners: int32 [B], for each position in the global batch that of the other image: a
+        permutation, in which some may be their own partner.
+    """
+
+    fraction: jax.Array
+    partners: jax.Array
+
+
+def mixture(alpha: float, seed: ArrayLike, step: ArrayLike, batch_size: int) -> Mixture:
+    r"""Draws how the batch of a step is mixed: ``lambda ~ Beta(alpha, alpha)`` and the partners.
+
+    One ``lambda`` is drawn for the whole batch and the partners are a permutation of it, as in the
+    published code.
+
+    Args:
+      alpha: above 0; with 1 the fraction is uniform on [0, 1].
+      seed: as of :func:`example_keys`.
+      step: as of :func:`example_keys`.
+      batch_size: ``B``, examples in a step over all replicas.
+
+    Source: Zhang, Cisse, Dauphin, Lopez-Paz, *mixup: Beyond Empirical Risk Minimization*, ICLR
+    2018, section 2.
+    """
+    key = jax.random.fold_in(jax.random.fold_in(seed_key(seed), _MIXUP), step)
+    fraction_key, partner_key = jax.random.split(key)
+    positions = jnp.arange(batch_size, dtype=jnp.int32)
+    return Mixture(
+        _symmetric_beta(fraction_key, alpha), jax.random.permutation(partner_key, positions)
+    )
+
+
+# Of so many pairs none is taken with a probability of 10**-42.
+_PAIRS = 64
+
+
+def _symmetric_beta(key: jax.Array, alpha: float) -> jax.Array:
+    """Draws from Beta(alpha, alpha); ``jax.random.beta`` takes six seconds to compile on a CPU.
+
+    Source: Devroye, *Non-Uniform Random Variate Generation*, 1986, section IX.3: Ulrich's polar
+    method, which needs ``alpha >= 1/2``, and Joehnk's, which rejects few pairs below that.
+    """
+    if alpha >= 0.5:
+        radius, angle = jax.random.uniform(key, (2,))
+        power = 2 / (2 * alpha - 1) if alpha > 0.5 else float("inf")
+        return 0.5 + 0.5 * jnp.sqrt(1 - radius**power) * jnp.cos(2 * jnp.pi * angle)
+    # The logarithms of u**(1 / alpha), which in float32 itself may be zero.
+    x, y = -jax.random.exponential(key, (2, _PAIRS)) / alpha
+    total = jnp.logaddexp(x, y)
+    taken = jnp.argmax(total <= 0)
+    return jnp.exp(x - total)[taken]

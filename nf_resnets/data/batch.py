@@ -10,9 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from nf_resnets.data.augment import cutout, example_keys, normalize, random_crop, random_flip
+from nf_resnets.data.augment import (
+    cutout,
+    example_keys,
+    mixture,
+    normalize,
+    random_crop,
+    random_flip,
+)
 from nf_resnets.data.dataset import Dataset, Split
-from nf_resnets.data.mixup import mixture
 from nf_resnets.data.order import batch_indices, local_positions, steps_per_epoch
 
 
@@ -97,7 +103,7 @@ def training_batch(
       step: the global step, counted from 0; it may be traced.
       batch_size: examples in a step over all replicas.
       augmentation: of the images.
-      axis_name: the mapped axis over which the batch is split; None if it is not.
+      axis_name: as of :func:`local_positions`.
 
     Returns:
       ``image`` float32 [b, H, W, C], ``label`` int32 [b], and ``keys`` [b], a PRNG key for each
@@ -151,6 +157,3 @@ def _augmented(
         images = random_flip(images, keys)
     images = normalize(images, jnp.asarray(data.mean), jnp.asarray(data.std))
     return cutout(images, keys, augmentation.cutout) if augmentation.cutout else images
-
-
-__all__ = ["Augmentation", "DeviceData", "training_batch"]

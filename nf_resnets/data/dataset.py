@@ -1,13 +1,10 @@
-"""Image sets as NumPy arrays, checked on construction.
-
-The whole set is held in memory as raw pixels; the training step puts it on the device and gathers,
-crops, flips and normalizes there.
-"""
+"""Image sets as NumPy arrays of raw pixels, held in memory and checked on construction."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,7 @@ import numpy as np
 class Split:
     """The images and labels of one split.
 
-    Args:
+    Attributes:
       images: raw pixels, uint8 (or finite floats) [N, H, W, C].
       labels: class of each image, int32 [N].
     """
@@ -30,20 +27,18 @@ class Split:
 class Dataset:
     """A training and a test split that have been checked; ``from_splits`` fills in the statistics.
 
-    Args:
+    Attributes:
       name: its name in messages.
       train: training split.
       test: test split.
       num_classes: labels are in [0, num_classes).
       class_names: one name per class.
-      mean: mean of the training pixels, per channel, in raw pixel units.
-      std: standard deviation of the training pixels, per channel, in raw pixel units.
-      max_value: the largest value that a pixel can take, in raw pixel units: 16 for digits, 255
-        for the others.
+      mean: mean of the raw training pixels, per channel.
+      std: their standard deviation, per channel.
+      max_value: the largest value that a pixel can take: 16 for digits, 255 for the others.
 
     Raises:
-      ValueError: if the arrays cannot be trained on; the message names the split, and for a bad
-        value the index of the first one.
+      ValueError: if the arrays cannot be trained on; the message has the index of a bad value.
     """
 
     name: str
@@ -81,23 +76,9 @@ class Dataset:
 
 
 def from_splits(
-    name: str,
-    train: Split,
-    test: Split,
-    class_names: Sequence[str],
-    max_value: float = 255.0,
+    name: str, train: Split, test: Split, class_names: Sequence[str], max_value: float = 255.0
 ) -> Dataset:
-    """Returns a checked ``Dataset`` whose mean and std are those of the training split.
-
-    Args:
-      name: its name in messages.
-      train: training split.
-      test: test split.
-      class_names: one name per class, in the order of the labels.
-      max_value: the largest value that a pixel can take.
-
-    Raises:
-      ValueError: if the arrays cannot be trained on.
+    """Returns a checked :class:`Dataset` whose mean and std are those of the training split.
 
     Example:
       >>> images = np.arange(16, dtype=np.uint8).reshape(4, 2, 2, 1)
@@ -233,7 +214,7 @@ def _check(where: str, split: Split, num_classes: int, max_value: float) -> None
         raise ValueError(f"{where}: images of {images.dtype} found; expected uint8 or floats.")
     bad = ~((images >= 0) & (images <= max_value))  # NaN is bad, too
     if bad.any():
-        index = _first(bad)
+        index = tuple(map(int, np.unravel_index(bad.argmax(), bad.shape)))
         raise ValueError(f"{where}: pixel {index} is {images[index]}; expected 0 to {max_value}.")
     if images.dtype.kind == "f" and max_value >= 8 and 0 < images.max() <= 1:
         raise ValueError(
@@ -242,14 +223,51 @@ def _check(where: str, split: Split, num_classes: int, max_value: float) -> None
         )
     bad = (labels < 0) | (labels >= num_classes)
     if bad.any():
-        (at,) = _first(bad)
+        at = int(np.argmax(bad))
         raise ValueError(
             f"{where}: label {at} is {labels[at]}; expected a class in [0, {num_classes})."
         )
 
 
-def _first(bad: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(np.argmax(bad), bad.shape))
+def fingerprint(value: Any) -> str:
+    """The SHA-256 of data: of arrays, texts and numbers, in dataclasses, mappings and sequences.
+
+    Names of data sets are left out: a run's settings have them. A set that stays on disk is known
+    by its ``identity``, its name and version.
+
+    Raises:
+      TypeError: if there is something else in it.
+
+    Example:
+      >>> fingerprint(np.zeros(2))[:8], fingerprint({"a": np.zeros(2), "b": "x"})[:8]
+      ('57b9c6ee', '94a95e3e')
+    """
+    digest = hashlib.sha256()
+    for part in _parts(value):
+        digest.update(part)
+    return digest.hexdigest()
 
 
-__all__ = ["Dataset", "Split", "from_arrays", "from_splits"]
+def _parts(value: Any) -> Iterator[Any]:
+    if hasattr(value, "identity"):
+        value = value.identity
+    if hasattr(value, "__array__"):
+        value = np.asarray(value)
+        yield f"{value.dtype}{value.shape}".encode()
+        yield np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+    elif dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value) if field.name != "name"]
+        yield from _parts({name: getattr(value, name) for name in names})
+    elif isinstance(value, Mapping):
+        yield f"{{{len(value)}".encode()
+        for name, each in value.items():
+            yield f"{name}=".encode()
+            yield from _parts(each)
+    elif isinstance(value, list | tuple):
+        yield f"[{len(value)}".encode()
+        for each in value:
+            yield from _parts(each)
+    elif isinstance(value, str | bytes | int | float | None):
+        yield f"{value!r};".encode()
+    else:
+        raise TypeError(f"a {type(value).__name__} found in data; expected arrays and texts.")

@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from nf_resnets.data.crop import Box
 from nf_resnets.data.prepared import has_random_access, open_builder, quiet, readable
 
 IMAGENET = "imagenet2012"
 
+Box = tuple[float, float, float, float]
+"""``(left, top, right, bottom)`` in pixels of the whole image, as Pillow has it."""
+
 # Of the training images' pixels from 0 to 255, as every published pipeline has them.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
-
 
 # Those of ImageNet are JPEGs but for one, a PNG. Others are not tried: what looks like one of a
 # hundred rare formats is more likely damage.
@@ -47,9 +48,7 @@ class Example:
       ValueError: if it is no JPEG or PNG image.
     """
 
-    def __init__(
-        self, encoded: bytes, label: int = 0, index: int = 0, where: str = "image"
-    ) -> None:
+    def __init__(self, encoded: bytes, label: int = 0, index: int = 0, where: str = "image"):
         self.label, self.index, self.where = label, index, where
         try:
             self._image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
@@ -189,9 +188,3 @@ def open_encoded(
         )
     names = tuple(features["label"].names)
     return EncodedDataset(name, splits, len(names), names)
-
-
-__all__ = [
-    "IMAGENET", "IMAGENET_MEAN", "IMAGENET_STD", "EncodedDataset", "EncodedSplit", "Example",
-    "open_encoded",
-]  # fmt: skip

@@ -1,7 +1,6 @@
 """The order of the training examples, a pure function of the seed and the step.
 
-Nothing is carried from step to step, so a run that resumes at step ``t`` sees the examples that the
-uninterrupted run would have seen, whatever was prefetched and however many devices there are:
+Nothing is carried from step to step:
 
     order = epoch_order(seed, step // steps_per_epoch(n, batch_size), n)     # once per epoch
     index = batch_indices(order, step, batch_size, axis_name="data")         # inside the step
@@ -18,12 +17,9 @@ MOST_STEPS = 2**31 // 40
 
 
 def seed_key(seed: ArrayLike) -> jax.Array:
-    """Returns the PRNG key from which the order and the augmentation of a run are derived.
-
-    The generator is named here, for ``jax_default_prng_impl`` would change the order, and "rbg"
-    gives other orders under ``vmap`` than without it.
-    """
+    """Returns the PRNG key from which the order and the augmentation of a run are derived."""
     check_seed(seed)
+    # By name, for ``jax_default_prng_impl`` would change the order.
     return jax.random.key(seed, impl="threefry2x32")
 
 
@@ -35,8 +31,6 @@ def check_seed(seed: ArrayLike) -> None:
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
     """Returns the number of full batches in an epoch; the remainder is dropped.
-
-    Which examples are dropped changes with the epoch, since the order does.
 
     Raises:
       ValueError: if the batch is smaller than one or larger than the split.
@@ -72,7 +66,7 @@ def epoch_order(seed: ArrayLike, epoch: ArrayLike, num_examples: int) -> jax.Arr
       num_examples: size of the training split.
 
     Returns:
-      A permutation of ``range(num_examples)``, int32 [num_examples].
+      A permutation, int32 [num_examples].
     """
     key = jax.random.fold_in(seed_key(seed), epoch)
     return jax.random.permutation(key, jnp.arange(num_examples, dtype=jnp.int32))
@@ -116,15 +110,13 @@ def batch_indices(
     """Returns the examples that this replica trains on at a global step.
 
     Args:
-      order: ``epoch_order`` of epoch ``step // steps_per_epoch``, int32 [num_examples]; the same on
-        every replica.
+      order: ``epoch_order`` of epoch ``step // steps_per_epoch``, int32 [num_examples].
       step: integer scalar, counted from 0 over the whole run; may be traced.
       batch_size: examples per step over all replicas.
       axis_name: as of :func:`local_positions`.
 
     Returns:
-      Indices into the training split, int32 [batch_size / D] for ``D`` replicas; the replicas'
-      results in the order of the axis are the global batch.
+      Indices into the training split, int32 [batch_size / D] for ``D`` replicas.
 
     Raises:
       ValueError: if the batch does not fit the split or does not divide over the replicas.
@@ -134,8 +126,3 @@ def batch_indices(
     # The remainder comes first: step * batch_size overflows int32 in a long run.
     start = jnp.asarray(step) % steps * batch_size + positions[0]
     return jax.lax.dynamic_slice_in_dim(order, start, positions.shape[0])
-
-
-__all__ = [
-    "batch_indices", "check_seed", "epoch_order", "local_positions", "seed_key", "steps_per_epoch",
-]  # fmt: skip

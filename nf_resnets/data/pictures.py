@@ -29,14 +29,10 @@ def check_sides(what: str, *sides: Any) -> None:
 
 
 def decode(path: Path, encoded: bytes) -> Image.Image:
-    """Decodes an image file to a Pillow image of mode RGB.
+    """Decodes the bytes of an image file to a Pillow image of mode RGB; the path is for messages.
 
     The picture is turned as its camera says, and laid on white where it is transparent. Of 16 bits
     a channel the upper eight are kept.
-
-    Args:
-      path: of the file, for messages.
-      encoded: its bytes.
 
     Raises:
       ValueError: if it is no image, is damaged, or its range of values is unknown.
@@ -80,6 +76,3 @@ def fitted(picture: Image.Image, height: int, width: int, *, crop: float = 1.0) 
     return ImageOps.fit(
         picture, (width, height), method=Image.Resampling.BICUBIC, bleed=(1 - crop) / 2
     )
-
-
-__all__ = ["FORMATS", "LARGEST", "check_sides", "decode", "fitted"]

@@ -102,6 +102,3 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-__all__ = ["has_random_access", "open_builder", "quiet", "read_examples", "readable"]

@@ -11,18 +11,101 @@ by however many threads or processes, and over however many hosts the batch is s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from nf_resnets.data.crop import DRAWS, RandomCrop, central_box, random_box
-from nf_resnets.data.imagenet import EncodedSplit, Example
+from nf_resnets.data.imagenet import Box, EncodedSplit, Example
 from nf_resnets.data.order import check_seed, steps_per_epoch
+from nf_resnets.data.pictures import LARGEST
 
 Batch = dict[str, np.ndarray]
 
 _AHEAD = 2  # batches that are made ready before they are asked for
+
+
+TRIES = 10
+"""How often a random box is drawn until one fits into the image."""
+
+DRAWS = 4 * TRIES + 1
+"""How many uniform numbers an image needs: four a try, and one for the flip."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCrop:
+    r"""The random resized crop of Szegedy et al., and the flip.
+
+    A box has the fraction ``a`` of the area, ``a`` uniform on ``area``, and the ratio ``r`` of
+    width to height, ``log r`` uniform on the logarithm of ``aspect``: with the image's ``H`` and
+    ``W``,
+
+        w = round(sqrt(a H W r)),  h = round(sqrt(a H W / r)),
+
+    at a place that is uniform over those where it fits. If it fits nowhere it is drawn again, ten
+    times at most; then it is the largest box in the middle whose ratio lies within ``aspect``. What
+    is in the box is resized to a square.
+
+    Attributes:
+      size: pixels on a side of the square.
+      area: the smallest and the largest fraction of the area, in ``(0, 1]``.
+      aspect: the smallest and the largest ratio of width to height.
+      flip: whether half of the images are mirrored left to right.
+
+    Source: Szegedy et al., *Going Deeper with Convolutions*, CVPR 2015, section 6; the ten tries
+    are of the pipelines that the papers' authors published.
+    """
+
+    size: int = 224
+    area: tuple[float, float] = (0.08, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = True
+
+
+def random_box(height: int, width: int, crop: RandomCrop, uniform: Sequence[float]) -> Box:
+    """Returns the box of a random resized crop, in whole pixels.
+
+    Of each four of the ``uniform`` numbers in ``[0, 1)``, at least ``4 * TRIES``, the first is for
+    the area, the second for the ratio, the others for the place.
+    """
+    low, high = (math.log(ratio) for ratio in crop.aspect)
+    for start in range(0, 4 * TRIES, 4):
+        fraction, ratio, across, down = uniform[start : start + 4]
+        area = (crop.area[0] + fraction * (crop.area[1] - crop.area[0])) * height * width
+        ratio = math.exp(low + ratio * (high - low))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(across * (width - w + 1)), int(down * (height - h + 1))
+            return left, top, left + w, top + h
+    ratio = min(max(width / height, crop.aspect[0]), crop.aspect[1])
+    w = min(width, max(round(height * ratio), 1))
+    h = min(height, max(round(width / ratio), 1))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def central_box(height: int, width: int, size: int, short_side: int) -> Box:
+    """Returns the box of the middle of an image whose shorter side is resized.
+
+    The image is resized until its shorter side has ``short_side`` pixels, at least ``size``, and
+    the ``size`` x ``size`` pixels in its middle are taken: this is the box of these pixels in the
+    image as it was, so that only what is needed is resized.
+
+    Source: Krizhevsky, Sutskever, Hinton, NeurIPS 2012, section 2 (256 and the middle 224).
+    """
+    if not 1 <= size <= short_side <= LARGEST:
+        raise ValueError(
+            f"size={size} and short_side={short_side} found; expected 1 <= size <= short_side <= "
+            f"{LARGEST:,}."
+        )
+    shorter = min(height, width)
+    # The other side in whole pixels, as it is when the whole image is resized.
+    new_height = short_side * height // shorter
+    new_width = short_side * width // shorter
+    top, left = round((new_height - size) / 2), round((new_width - size) / 2)
+    down, across = height / new_height, width / new_width
+    return left * across, top * down, (left + size) * across, (top + size) * down
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +131,7 @@ def training_stream(
     num_steps: int,
     first_step: int = 0,
     rows: np.ndarray | None = None,
-    crop: RandomCrop = RandomCrop(),  # noqa: B008 (a frozen value)
+    crop: RandomCrop = RandomCrop(),
     reading: Reading = Reading(),
 ) -> Iterator[Batch]:
     """Returns the batches of a run's steps: shuffled anew every epoch, cropped at random.
@@ -77,9 +160,15 @@ def training_stream(
     check_seed(seed)
     per_epoch = steps_per_epoch(split.num_examples, batch_size) * batch_size
     examples = _grain().MapDataset.source(split).shuffle(seed)[:per_epoch].repeat()
-    cropped = examples.random_map(_Cropped(crop), seed=seed)
+
+    def cropped(example: Example, generator: np.random.Generator) -> dict[str, Any]:
+        uniform = generator.random(DRAWS).tolist()
+        box = random_box(example.height, example.width, crop, uniform)
+        return _row(example, box, crop.size, flip=crop.flip and uniform[-1] < 0.5)
+
     rows = np.arange(batch_size) if rows is None else rows
-    return _read(_Steps(cropped, rows, batch_size, first_step, num_steps), len(rows), reading)
+    made = examples.random_map(cropped, seed=seed)
+    return _read(made.__getitem__, rows, batch_size, range(first_step, num_steps), reading)
 
 
 def evaluation_stream(
@@ -106,60 +195,18 @@ def evaluation_stream(
       ValueError: if the size is larger than the short side.
     """
     central_box(size, size, size, short_side)
-    rows = np.arange(batch_size) if rows is None else rows
-    steps = -(-split.num_examples // batch_size)
-    examples = _Middles(split, size, short_side)
-    return _read(_Steps(examples, rows, batch_size, 0, steps), len(rows), reading)
 
-
-@dataclasses.dataclass(frozen=True)
-class _Cropped:
-    """A random crop of an example; the generator is Grain's, of the seed and the position."""
-
-    crop: RandomCrop
-
-    def __call__(self, example: Example, generator: np.random.Generator) -> dict[str, Any]:
-        uniform = generator.random(DRAWS).tolist()
-        box = random_box(example.height, example.width, self.crop, uniform)
-        return _row(example, box, self.crop.size, flip=self.crop.flip and uniform[-1] < 0.5)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Middles:
-    """The middles of a split's images, and black images behind them."""
-
-    split: EncodedSplit
-    size: int
-    short_side: int
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if index >= self.split.num_examples:
-            black = np.zeros((self.size, self.size, 3), np.uint8)
+    def middle(index: int) -> dict[str, Any]:
+        if index >= split.num_examples:
+            black = np.zeros((size, size, 3), np.uint8)
             none = {"label": np.int32(0), "index": np.int32(index), "counts": np.float32(0)}
             return {"image": black, **none}
-        example = self.split[index]
-        box = central_box(example.height, example.width, self.size, self.short_side)
-        return {**_row(example, box, self.size), "counts": np.float32(1)}
+        example = split[index]
+        box = central_box(example.height, example.width, size, short_side)
+        return {**_row(example, box, size), "counts": np.float32(1)}
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Steps:
-    """The rows of this host in the batches of the steps to come, one after another."""
-
-    examples: Any
-    rows: np.ndarray
-    batch_size: int
-    first_step: int
-    num_steps: int
-
-    def __len__(self) -> int:
-        return (self.num_steps - self.first_step) * len(self.rows)
-
-    def __getitem__(self, position: int) -> dict[str, Any]:
-        done, row = divmod(int(position), len(self.rows))
-        index = (self.first_step + done) * self.batch_size + int(self.rows[row])
-        example: dict[str, Any] = self.examples[index]
-        return example
+    rows = np.arange(batch_size) if rows is None else rows
+    return _read(middle, rows, batch_size, range(-(-split.num_examples // batch_size)), reading)
 
 
 def _row(example: Example, box: Any, size: int, *, flip: bool = False) -> dict[str, Any]:
@@ -178,9 +225,21 @@ def _grain() -> Any:
     return grain
 
 
-def _read(examples: _Steps, batch_size: int, reading: Reading) -> Iterator[Batch]:
-    grain = _grain()
-    source = grain.MapDataset.source(examples)
+def _read(
+    example: Callable[[int], dict[str, Any]],
+    rows: np.ndarray,
+    batch_size: int,
+    steps: range,
+    reading: Reading,
+) -> Iterator[Batch]:
+    """The rows of this host in the batches of some steps."""
+    grain, count = _grain(), len(rows)
+
+    def row(position: int) -> dict[str, Any]:
+        done, at = divmod(int(position), count)
+        return example(steps[done] * batch_size + int(rows[at]))
+
+    source = grain.MapDataset.source(range(len(steps) * count)).map(row)
     if reading.workers:
         from absl import flags
 
@@ -190,12 +249,9 @@ def _read(examples: _Steps, batch_size: int, reading: Reading) -> Iterator[Batch
             flags.FLAGS.mark_as_parsed()
         # A worker makes whole batches, so that how many there are does not change what is in them.
         one_ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
-        batches = source.batch(batch_size).to_iter_dataset(one_ahead)
+        batches = source.batch(count).to_iter_dataset(one_ahead)
         options = grain.MultiprocessingOptions(reading.workers, per_worker_buffer_size=_AHEAD)
         return iter(batches.mp_prefetch(options))
-    buffered = max(_AHEAD * batch_size, reading.threads)
+    buffered = max(_AHEAD * count, reading.threads)
     options = grain.ReadOptions(num_threads=reading.threads, prefetch_buffer_size=buffered)
-    return iter(source.to_iter_dataset(options).batch(batch_size))
-
-
-__all__ = ["Batch", "Reading", "evaluation_stream", "training_stream"]
+    return iter(source.to_iter_dataset(options).batch(count))

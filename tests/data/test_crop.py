@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from nf_resnets.data.crop import DRAWS, RandomCrop, central_box, random_box
+from nf_resnets.data.stream import DRAWS, RandomCrop, central_box, random_box
 
 
 def boxes(height, width, crop, count=2_000):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nf_resnets.data.crop import central_box
 from nf_resnets.data.imagenet import Example
+from nf_resnets.data.stream import central_box
 from tests.photographs import encoded, photographs
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nf_resnets.data import imagenet, stream
-from nf_resnets.data.crop import DRAWS, RandomCrop, central_box, random_box
+from nf_resnets.data.stream import DRAWS, RandomCrop, central_box, random_box
 from tests import photographs
 
 CROP = RandomCrop(size=24)
