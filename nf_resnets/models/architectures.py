@@ -24,7 +24,6 @@ class Architecture:
     """A family of networks that differ in depth and width.
 
     Attributes:
-      name: how the registry calls it.
       family: which schemes are for it, one of :data:`nf_resnets.schemes.FAMILIES`.
       network: the class of its networks.
       form: how its networks are called, in an error's list.
@@ -47,11 +46,7 @@ class Architecture:
     inputs: Literal["images", "tokens"] = "images"
 
     def smallest(self, scheme: str | schemes.Scheme, **options: Any) -> Any:
-        """A network of a few channels, with each part that its larger ones have.
-
-        Its stages have three blocks, of which two are scanned: from there on a stacked bias vector
-        looks like a matrix.
-        """
+        """A network of a few channels, with each part that its larger ones have."""
         numbers, small = self.tiny
         return self.build(*numbers, scheme=scheme, **{**small, **options})
 
@@ -61,7 +56,7 @@ class Architecture:
 
 
 def find(name: str) -> Architecture:
-    """The architecture of the network that has a name; refuses other names."""
+    """The architecture of the network that has a name."""
     return _parsed(name)[0]
 
 
@@ -125,7 +120,6 @@ def _tokens(vocab_size: int, batch_size: int) -> tuple[np.ndarray, ...]:
 
 
 def _transformer(num_layers: int, vocab_size: int = 10_000, **options: Any) -> Transformer:
-    """By default with a vocabulary of the size that is common for IWSLT'14 German to English."""
     return Transformer(num_layers=num_layers, vocab_size=vocab_size, **options)
 
 
@@ -196,11 +190,5 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 """All architectures, by the names that stand before the numbers."""
 
-CLASSES: dict[str, Any] = {
-    architecture.network.__name__: architecture.network for architecture in ARCHITECTURES.values()
-}
+CLASSES: dict[str, Any] = {each.network.__name__: each.network for each in ARCHITECTURES.values()}
 """The classes of their networks, by name."""
-
-__all__ = [
-    "ARCHITECTURES", "CLASSES", "Architecture", "architecture_of", "find", "make",
-]  # fmt: skip

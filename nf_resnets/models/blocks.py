@@ -8,7 +8,8 @@ stand.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -16,10 +17,89 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets.models.dtypes import scaled
-from nf_resnets.models.layers import ChannelBias, Conv, GhostBatchNorm, GroupNorm, relu
-from nf_resnets.models.noise import NO_NOISE, BranchNoise, dropped, surviving
+from nf_resnets.models.layers import (
+    ChannelBias,
+    Conv,
+    GhostBatchNorm,
+    GroupNorm,
+    dropout,
+    missing_keys,
+    relu,
+)
 from nf_resnets.models.parts import learnt_scalar, shifted, times
 from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
+
+# The head's dropout draws from the images' keys themselves, and VGG's layers fold small numbers.
+_BRANCHES = 0x5D_0000
+# Folded into a branch's keys; its convolutions, counted from 1, fold their numbers.
+_SURVIVAL = 0
+
+
+class BranchNoise(NamedTuple):
+    """What the branches draw at random in a step: stochastic depth, and dropout.
+
+    Attributes:
+      keys: PRNG keys ``[n, B]``, for each branch those of the images, within a branch ``[B]``; None
+        where nothing is drawn.
+      survival: float32 [n], the probability that a branch is there, within a branch []; None where
+        all are.
+    """
+
+    keys: Any = None
+    survival: Any = None
+
+    def part(self, which: int | slice) -> BranchNoise:
+        """That of one branch or of a slice of them."""
+        return BranchNoise(*(None if value is None else value[which] for value in self))
+
+
+NO_NOISE = BranchNoise()
+
+
+def branch_noise(network: Any, keys: jax.Array | None, num_blocks: int) -> BranchNoise:
+    """What a network's ``L`` branches draw in a training step, from the images' keys ``[B]``."""
+    if network.survival == 1 and not network.conv_dropout:
+        return NO_NOISE
+    if keys is None:
+        raise missing_keys("stochastic depth or dropout in its branches")
+    numbers = _BRANCHES + jnp.arange(num_blocks)
+    of_branches = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))(keys, numbers)
+    survival = None if network.survival == 1 else linear_decay(network.survival, num_blocks)
+    return BranchNoise(of_branches, survival)
+
+
+def linear_decay(last: float, num_blocks: int) -> np.ndarray:
+    """The probabilities that the branches survive, ``p_l = 1 - (l / L) (1 - p_L)``, equation 4.
+
+    Example:
+      >>> linear_decay(0.5, 4).tolist()
+      [0.875, 0.75, 0.625, 0.5]
+    """
+    return (1 - np.arange(1, num_blocks + 1) / num_blocks * (1 - last)).astype(np.float32)
+
+
+def surviving(branch: jax.Array, noise: BranchNoise) -> jax.Array:
+    """The branch ``[B, H, W, C]`` divided by the probability that it is there, or 0: ``b F / p``.
+
+    ``b`` is 1 with probability ``p``, drawn for every image by itself. The paper draws once for a
+    batch, and multiplies by ``p`` in the test.
+
+    Source: Huang, Sun, Liu, Sedra, Weinberger, ECCV 2016, equations 2 and 5.
+    """
+    if noise.survival is None:
+        return branch
+    keys = jax.vmap(jax.random.fold_in, (0, None))(noise.keys, _SURVIVAL)
+    there = jax.vmap(lambda key: jax.random.uniform(key) < noise.survival)(keys)
+    survival = noise.survival.astype(branch.dtype)
+    return jnp.where(there[:, None, None, None], branch / survival, 0)
+
+
+def dropped(h: jax.Array, noise: BranchNoise, rate: float, layer: int) -> jax.Array:
+    """Dropout of whole channels of ``[B, H, W, C]`` after the branch's convolution of a number."""
+    if not rate or noise.keys is None:
+        return h
+    keys = jax.vmap(jax.random.fold_in, (0, None))(noise.keys, layer)
+    return dropout(h, keys, rate, whole_channels=True)
 
 
 class PostActivationBlock(nn.Module):
@@ -38,15 +118,11 @@ class PostActivationBlock(nn.Module):
     Attributes:
       features: ``C_out``.
       stride: of the shortcut and the first convolution that is larger than 1x1.
-      anatomy: what the scheme asks for.
       kernels: the sizes of the branch's convolutions; ``(1, 3, 1)`` is a bottleneck (``m = 3``).
       expansion: ``C_out`` over the channels between the convolutions; 4 in a bottleneck.
       width: how many times as many channels are between them.
       projection: whether a shortcut that changes the shape is a convolution.
-      bn_groups: into how many slices BatchNorm cuts the batch.
-      train: whether BatchNorm uses the batch's statistics.
       dropout: the rate of dropout of whole channels after each convolution of the branch.
-      dtype: what the convolutions compute in.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, figure 1 right; He et al., CVPR 2016, section 4.2.
     """
@@ -154,12 +230,7 @@ class PreActivationBlock(nn.Module):
 class Layers:
     """The layers that an anatomy asks for; what it does not ask for returns its input.
 
-    Attributes:
-      module: the network or block whose layers they become; its ``bn_groups``, ``dtype`` and, of a
-        block, its shape and ``dropout`` are used.
-      anatomy: what the scheme asks for.
-      train: whether BatchNorm uses the batch's statistics.
-      noise: what the branch draws at random.
+    They become layers of ``module``, a network or a block.
     """
 
     module: Any
@@ -178,9 +249,7 @@ class Layers:
             **options,
         )
 
-    def norm(
-        self, x: jax.Array, name: str, at: tuple[str, ...] = ("default", "merge")
-    ) -> jax.Array:
+    def norm(self, x: jax.Array, name: str, at: Sequence[str] = ("default", "merge")) -> jax.Array:
         """Normalizes, if the norm's place is one of ``at``."""
         if self.anatomy.norm_place not in at:
             return x
@@ -219,20 +288,14 @@ class Layers:
     def merged(
         self, shortcut: jax.Array, branch: jax.Array, constants: BranchConstants
     ) -> jax.Array:
-        """``identity * shortcut + residual * branch``, normalized where sums are.
-
-        The branch is left out where stochastic depth says so.
-        """
+        """``identity * shortcut + residual * branch``, normalized where sums are."""
         branch = times(surviving(branch, self.noise), constants.residual)
         y = times(shortcut, constants.identity) + branch
         return self.norm(y, "norm_merge", at=("merge",))
 
 
 def average_pool(x: jax.Array, size: int) -> jax.Array:
-    """The means over ``size x size`` squares of ``[B, H, W, C]``; those at the edge are smaller.
-
-    The output has ``ceil(H / size)`` by ``ceil(W / size)`` positions, as a strided convolution's.
-    """
+    """The means over ``size x size`` squares of ``[B, H, W, C]``; those at the edge are smaller."""
     if size == 1:
         return x
     batch, height, width, channels = x.shape
@@ -264,9 +327,3 @@ def branch_scalar(block: Any) -> jax.Array | None:
 def divided(x: jax.Array, beta: Any) -> jax.Array:
     """``x / beta``, where a scheme asks for it."""
     return x if beta is None else x / beta.astype(x.dtype)
-
-
-__all__ = [
-    "Layers", "PostActivationBlock", "PreActivationBlock", "average_pool", "branch_scalar",
-    "divided", "scaled_branch",
-]  # fmt: skip

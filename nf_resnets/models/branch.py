@@ -79,10 +79,9 @@ def norm_stands(anatomy: Anatomy, place: Literal["pre", "post"]) -> bool:
 
 
 def normalized(anatomy: Anatomy, x: jax.Array) -> jax.Array:
-    """Layer normalization, Ba, Kiros and Hinton 2016, over the last axis of ``[B, T, D]``.
+    """Layer normalization, Ba, Kiros and Hinton 2016, or what the anatomy has in its place.
 
-    With ``norm="dyt"`` or ``"derf"`` it is a :class:`DynamicTanh` in its place. It computes in
-    float32, whatever ``x`` is in.
+    It is over the last axis of ``[B, T, D]`` and computes in float32.
     """
     if anatomy.norm != "layer":
         return kept_small(DynamicTanh, x)(erf=anatomy.norm == "derf", name="norm")(x)
@@ -106,10 +105,7 @@ def begin(module: Any, x: jax.Array, constants: BranchConstants) -> jax.Array:
 def end(
     module: Any, x: jax.Array, branch: jax.Array, constants: BranchConstants, *, train: bool
 ) -> jax.Array:
-    """``identity * x + residual * scalar * dropout(branch)``, ``[B, T, D]``.
-
-    It is normalized in a network with the norm after the sum.
-    """
+    """``identity * x + residual * scalar * dropout(branch)``, then the norm if it stands there."""
     branch = nn.Dropout(module.dropout, deterministic=not train)(branch)
     branch = scaled_branch(module, branch)
     y = times(x, constants.identity) + times(branch, constants.residual)
@@ -126,15 +122,12 @@ class Attention(nn.Module):
         h = attend(query(x + bias_in), key(x + bias_in), value(x + bias_in))
         y = x + multiplier * out(h + bias_out)
 
-    In cross-attention key and value take the encoder's output, to which the encoder has added its
-    bias. The softmax is no elementwise activation, and has no bias before it. (The authors' code
-    has no ``bias_out`` either; the paper's rule 3 asks for it, and it starts at 0.)
+    In cross-attention the encoder has added a bias to its output. The softmax is no elementwise
+    activation, and has no bias before it. (The authors' code has no ``bias_out`` either; the
+    paper's rule 3 asks for it.)
 
-    Attributes:
-      num_heads: how many; each has ``D / num_heads`` channels.
-      anatomy: what the scheme asks for.
-      dropout: rate, at the end of the branch.
-      dtype: what the layers compute in; the softmax is in float32.
+    Each of the ``num_heads`` has ``D / num_heads`` channels. ``dropout`` stands at the end of the
+    branch. The softmax is in float32, whatever ``dtype`` the layers compute in.
     """
 
     num_heads: int
@@ -237,9 +230,3 @@ class FeedForward(nn.Module):
         h = relu(shift(self, self.anatomy, h, "bias_relu"))
         h = linear(x.shape[-1], name="linear_2")(shift(self, self.anatomy, h, "bias_2"))
         return end(self, x, h, constants, train=train)
-
-
-__all__ = [
-    "CACHE", "START", "Attention", "DynamicTanh", "FeedForward", "attend", "norm_stands",
-    "normalized", "shift", "xavier_uniform",
-]  # fmt: skip

@@ -2,11 +2,10 @@
 
 XLA brings convolutions into the form that its CPU library is fast at (batch first, features last,
 no dilation) only outside loops. The two convolutions of a backward pass are in another form, and
-inside a scan over blocks they run 10 to 50 times slower than they could. So on a CPU we write the
-backward pass in the fast form ourselves, and 1x1 kernels and tiny images as matrix products. Where
-oneDNN can be called, it is faster yet. Elsewhere than on a CPU the plain convolution is best. Which
-of them a program holds is decided where it is lowered, for the platform that it is lowered for: a
-program that is compiled on a CPU for a TPU has the TPU's form.
+inside a scan over blocks run 10 to 50 times slower than they could. So on a CPU the backward pass
+is written in the fast form, and 1x1 kernels and tiny images as matrix products; where oneDNN can be
+called, it is faster yet. Elsewhere the plain convolution is best. A program is given its form where
+it is lowered, for the platform that it is lowered for.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ _NEVER_STORED = contextvars.ContextVar("never_stored", default=False)
 
 @contextlib.contextmanager
 def never_stored() -> Iterator[None]:
-    """In here oneDNN is called in convolutions that are not differentiated, too.
-
-    For programs that are neither exported nor stored, such as the test of a run.
-    """
+    """In here oneDNN is called without differentiation, too: for programs that nobody stores."""
     token = _NEVER_STORED.set(True)
     try:
         yield
@@ -56,9 +52,7 @@ def conv(
       kernel: ``[K, K, C_in, C_out]``, ``K`` odd; ``(K - 1) / 2`` pixels of padding on every side.
       stride: of the output positions, in both directions.
       same_padding: whether the image is padded as TensorFlow's and JAX's ``"SAME"`` pads instead:
-        no more than the last window needs, the larger half behind. With stride 1, and with stride
-        2 and sides of an odd length, nothing differs; with stride 2 and sides of an even length
-        every window begins one pixel later.
+        with stride 2 and sides of an even length every window begins one pixel later.
 
     Returns:
       ``[B, ceil(H / stride), ceil(W / stride), C_out]``.
@@ -122,11 +116,7 @@ def _pointwise(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
 
 
 def _as_matrix(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiplies the whole image by the matrix of the convolution.
-
-    In an image of at most 2 x 2 pixels every pixel sees every other one, so that hardly any
-    multiplication is by a padded zero.
-    """
+    """Multiplies the whole image by the matrix of the convolution; every pixel sees every other."""
     size, _, c_in, c_out = kernel.shape
     batch, height, width, _ = x.shape
     centre = max(height, width, (size + 1) // 2) - 1
@@ -166,11 +156,7 @@ def _by_platform_fwd(
 
 
 def _by_platform_bwd(
-    stride: int,
-    called: bool,
-    alone: bool,
-    saved: tuple[jax.Array, jax.Array],
-    grad: jax.Array,
+    stride: int, called: bool, alone: bool, saved: tuple[jax.Array, jax.Array], grad: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     return _gradients(*saved, grad, stride, called)
 
@@ -241,14 +227,6 @@ def _grad_kernel(x: jax.Array, dilated: jax.Array, size: int) -> jax.Array:
     """Convolves the images with the gradient, batch and features having changed places."""
     before = (size - 1) // 2
     padding = [(before, size - 1 + dilated.shape[axis] - x.shape[axis] - before) for axis in (1, 2)]
-    out = lax.conv_general_dilated(
-        x.transpose(3, 1, 2, 0),
-        dilated.transpose(1, 2, 0, 3),
-        (1, 1),
-        padding,
-        dimension_numbers=_DIMENSIONS,
-    )
+    x, dilated = x.transpose(3, 1, 2, 0), dilated.transpose(1, 2, 0, 3)
+    out = lax.conv_general_dilated(x, dilated, (1, 1), padding, dimension_numbers=_DIMENSIONS)
     return out.transpose(1, 2, 0, 3)
-
-
-__all__ = ["conv", "never_stored"]

@@ -27,10 +27,9 @@ def dtype_of(name: str) -> Any:
 
 
 def kept_small(function: Callable[..., Any], x: jax.Array) -> Callable[..., Any]:
-    """A function, or a class of modules, that computes in float32 whatever its input is in.
+    """A function, or a class of modules, whose backward pass computes float32 intermediates again.
 
-    Of an input ``x`` in fewer bits its backward pass keeps no float32 intermediates of that size:
-    it computes them again. In float32 it is the function itself.
+    In float32 it is the function itself.
     """
     if x.dtype == jnp.float32:
         return function
@@ -52,6 +51,3 @@ def scaled(x: jax.Array, scalar: jax.Array) -> jax.Array:
         return (x.astype(wide) * scalar.astype(wide)).astype(x.dtype)
 
     return kept_small(product, x)(x, scalar)
-
-
-__all__ = ["DTYPES", "Dtype", "added", "dtype_of", "kept_small", "scaled"]

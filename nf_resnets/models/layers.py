@@ -71,18 +71,17 @@ def relu(x: jax.Array) -> jax.Array:
 
 
 class Conv(nn.Module):
-    """A convolution of odd size, padded alike on all sides.
+    """A convolution of odd size; the kernel is ``[size, size, C_in, features]``.
 
     Attributes:
       features: ``C_out``.
-      size: ``K``; the kernel is ``[K, K, C_in, C_out]``.
+      size: ``K``.
       stride: of the output positions.
       use_bias: whether it has a bias vector ``[C_out]``.
       standardized: whether it computes with :func:`standardized_kernel`, times a learnable
         ``gain [C_out]``: ``True``, or a name of :data:`STANDARDIZATIONS`.
-      after_relu: whether its input is the output of a ReLU, for which the standardised kernel
-        makes up.
-      same_padding: whether it pads as TensorFlow does (see :func:`nf_resnets.models.conv.conv`).
+      after_relu: whether its input is a ReLU's output, for which a standardised kernel makes up.
+      same_padding: whether it pads as TensorFlow does (see :func:`nf_resnets.models.conv`).
       dtype: what it computes in; the parameters are float32.
     """
 
@@ -97,10 +96,7 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, scalar: jax.Array | None = None) -> jax.Array:
-        """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``.
-
-        A scalar multiplies kernel and bias, whose gradients then have all that its own needs.
-        """
+        """``[B, H, W, C_in]`` to a scalar times ``[B, ceil(H/stride), ceil(W/stride), C_out]``."""
         shape = (self.size, self.size, x.shape[-1], self.features)
         kernel = self.param("kernel", he_fan_out, shape)
         if self.standardized:
@@ -129,11 +125,7 @@ def standardized_kernel(
     r"""``(W - mean) / (std sqrt(fan_in))`` of each output channel, scaled weight standardisation.
 
     Equation 1 of Brock, De, Smith, *Characterizing signal propagation to close the performance gap
-    in unnormalized ResNets*, ICLR 2021. No statistic of the data goes into it.
-
-    Args:
-      kernel: ``[K, K, C_in, C_out]``.
-      how: where its epsilon stands, in ``max(std^2 fan_in, epsilon)`` or in ``std^2 + epsilon``.
+    in unnormalized ResNets*, ICLR 2021, of a kernel ``[K, K, C_in, C_out]``.
     """
     fan_in = math.prod(kernel.shape[:3])
     centered = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
@@ -171,9 +163,8 @@ def dropout(
 ) -> jax.Array:
     """Sets each number to 0 with probability ``rate`` and divides the others by ``1 - rate``.
 
-    The PRNG ``keys [B]`` are one for each example of ``x [B, ..., C]``, so that what is dropped
-    does not depend on the number of devices. With ``whole_channels`` one draw decides for all
-    positions of a channel.
+    The PRNG ``keys [B]`` are one for each example of ``x [B, ..., C]``. With ``whole_channels`` one
+    draw decides for all positions of a channel.
 
     Source: Srivastava et al., JMLR 2014; of whole channels: Tompson et al., *Efficient Object
     Localization Using Convolutional Networks*, CVPR 2015, section 3.2.
@@ -202,8 +193,8 @@ class GhostBatchNorm(nn.Module):
 
     ``y = scale (x - mean) / sqrt(var + epsilon) + bias``, Ioffe and Szegedy's algorithm 1, with the
     mean and variance of one slice (a *ghost batch*, Hoffer et al. 2017). Running statistics are the
-    average over the slices, the variance unbiased. With one slice on each device this is what
-    ``pmap`` does; with a fixed number of slices the numbers do not depend on the number of devices.
+    average over the slices, the variance unbiased. The numbers do not depend on how many devices
+    the slices are spread over.
 
     Attributes:
       groups: how many slices the batch is cut into.
@@ -281,11 +272,8 @@ class GroupNorm(nn.Module):
 class Dense(nn.Module):
     """A linear layer on the last axis, ``[..., D_in]`` to ``[..., features]``.
 
-    Attributes:
-      features: ``D_out``; the kernel is ``[D_in, D_out]``.
-      draw: the kernel's initialiser; a head's is :func:`lecun_fan_in`.
-      use_bias: whether it has a bias vector ``[D_out]``.
-      dtype: what it computes in; the parameters are float32.
+    Its ``kernel [D_in, features]`` is drawn by ``draw``, a head's by :func:`lecun_fan_in`; it and
+    the ``bias [features]`` are float32, whatever ``dtype`` it computes in.
     """
 
     features: int
@@ -314,10 +302,3 @@ def checked_images(images: Any) -> Any:
             "expected [B, H, W, C]."
         )
     return images
-
-
-__all__ = [
-    "RELU_GAIN", "STANDARDIZATIONS", "ChannelBias", "Conv", "Dense", "GhostBatchNorm", "GroupNorm",
-    "Standardization", "checked_images", "dropout", "he_fan_out", "lecun_fan_in",
-    "max_pool", "missing_keys", "relu", "standardized_kernel",
-]  # fmt: skip

@@ -126,6 +126,3 @@ class ScaledWSConv(nnx.Module):
         if self.bias is not None:
             y = added(y, self.bias[...].reshape(1, 1, 1, -1))
         return y
-
-
-__all__ = ["FixupNorm", "Multiplier", "ScalarBias", "ScaledWSConv", "SkipInit"]

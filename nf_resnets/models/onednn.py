@@ -1,14 +1,12 @@
 """Convolutions by oneDNN, the CPU library that jaxlib carries and that JAX does not call by itself.
 
-XLA calls oneDNN's convolution through a custom call, ``__onednn$convolution``, which its compiler
-writes only in later versions and behind a flag, and never for a backward pass. Here the call is
+XLA's compiler never writes its custom call ``__onednn$convolution`` for a backward pass. Here it is
 written directly: the convolution, and both of its gradients as convolutions of the form that oneDNN
-has its fast kernels for. All of it is float32, sum for sum the work of the plain convolution.
+has its fast kernels for, in float32.
 
 The call is no public interface. So it is used with those versions of jaxlib only with which the
 tests have compared it to the plain form, and on processors with AVX2 or AVX-512, for whose kernels
-it was measured that no shape falls back to oneDNN's reference loops, which are a hundred times
-slower.
+no shape was found to fall back to oneDNN's reference loops, a hundred times slower.
 """
 
 from __future__ import annotations
@@ -99,11 +97,9 @@ def grad_x(grad: jax.Array, kernel: jax.Array, like: tuple[int, ...], stride: in
 def grad_kernel(x: jax.Array, grad: jax.Array, size: int, stride: int) -> jax.Array:
     """The gradient of the kernel, ``[K, K, C_in, C_out]``.
 
-    Convolves one three-dimensional image ``[H, W, C_in]`` whose channels are the batch.
-
-    The output's gradient is its kernel, as large as the image in height and width and with one tap
-    along ``C_in``; what comes out is ``[K, K, C_in]`` of ``C_out`` channels. In this form the rows
-    of the matrix products inside are the ``C_in``, and not the ``K`` columns of an output so small.
+    Convolves one three-dimensional image ``[H, W, C_in]``, whose channels are the batch, with the
+    output's gradient, which has one tap along ``C_in``. In this form the rows of the matrix
+    products inside are the ``C_in``, and not the ``K`` columns of an output so small.
     """
     batch, *sides, c_in = x.shape
     margin = (size - 1) // 2
@@ -183,6 +179,3 @@ def _call(
     # Inside shard_map JAX takes what a call returns for the same on all devices.
     every = frozenset().union(*(jax.typeof(a).manual_axis_type.varying for a in (x, kernel)))
     return lax.pcast(out, tuple(every), to="varying") if every else out
-
-
-__all__ = ["VERSIONS", "available", "convolve", "fits", "grad_kernel", "grad_x"]

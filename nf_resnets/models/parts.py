@@ -151,9 +151,3 @@ def learnt_scalar(module: Any, name: str, start: float = 1.0) -> jax.Array:
 def times(x: jax.Array, constant: Any) -> jax.Array:
     """``x`` times a constant in its own dtype; None is 1."""
     return x if constant is None else x * jnp.asarray(constant).astype(jnp.result_type(x))
-
-
-__all__ = [
-    "FixupNorm", "Multiplier", "ScalarBias", "ScaledWSConv", "SkipInit",
-    "learnt_scalar", "shifted", "times",
-]  # fmt: skip

@@ -78,12 +78,10 @@ class CifarResNet(nn.Module):
 
     Example:
       >>> model = CifarResNet(depth=20, scheme="fixup")
-      >>> model.num_branches
-      9
       >>> images = jnp.zeros((1, 32, 32, 3))
       >>> shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-      >>> shapes["stage_1"]["rest"]["conv_1"]["kernel"].shape
-      (2, 3, 3, 16, 16)
+      >>> model.num_branches, shapes["stage_1"]["rest"]["conv_1"]["kernel"].shape
+      (9, (2, 3, 3, 16, 16))
     """
 
     depth: int
@@ -149,13 +147,8 @@ class WideResNet(nn.Module):
     Source: Zagoruyko, Komodakis, *Wide Residual Networks*, BMVC 2016.
 
     Example:
-      >>> model = WideResNet(depth=28, width=10, scheme="fixup")
-      >>> model.num_branches
+      >>> WideResNet(depth=28, width=10, scheme="fixup").num_branches
       12
-      >>> logits, _ = jax.eval_shape(
-      ...     model.init_with_output, jax.random.key(0), jnp.zeros((2, 32, 32, 3)))
-      >>> logits.shape
-      (2, 10)
     """
 
     depth: int
@@ -231,15 +224,8 @@ class ResNet(nn.Module):
     ECCV 2016, for ResNet-200. ResNet-26, two bottlenecks in each stage, is of neither.
 
     Example:
-      >>> model = ResNet(depth=50, scheme="fixup")
-      >>> model.num_branches
+      >>> ResNet(depth=50, scheme="fixup").num_branches
       16
-      >>> images = jnp.zeros((2, 224, 224, 3))
-      >>> logits, variables = jax.eval_shape(model.init_with_output, jax.random.key(0), images)
-      >>> logits.shape
-      (2, 1000)
-      >>> variables["params"]["stage_3"]["rest"]["conv_2"]["kernel"].shape
-      (5, 3, 3, 256, 256)
     """
 
     depth: int = 50
@@ -319,6 +305,3 @@ def head(network: Any, x: jax.Array, layers: Layers, keys: jax.Array | None) -> 
     if anatomy.dropout and layers.train:
         x = dropout(x, keys, network.dropout)
     return Dense(network.num_classes, lecun_fan_in, name="head")(x)
-
-
-__all__ = ["BASIC", "SIZES", "CifarResNet", "ResNet", "WideResNet", "head"]

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets.models.blocks import Layers
-from nf_resnets.models.noise import NO_NOISE, BranchNoise, branch_noise
+from nf_resnets.models.blocks import NO_NOISE, BranchNoise, Layers, branch_noise
 from nf_resnets.schemes import NO_CONSTANTS, BranchConstants
 
 # Collections whose leaves get a leading axis that runs over the blocks of the loop.
@@ -29,18 +28,15 @@ class Stage(nn.Module):
     """``num_blocks`` residual blocks; the first may change the shape, the rest are scanned.
 
     The parameters of the first block are under ``first``, those of the rest under ``rest``, each
-    with a leading axis ``[num_blocks - 1, ...]``, whatever ``unroll`` and ``remat`` are: a tree
-    trained with one setting runs under any other.
+    with a leading axis ``[num_blocks - 1, ...]``, whatever ``unroll`` and ``remat`` are.
 
     Attributes:
       block: a block's class with all but its stride bound: ``block(stride=, name=)``.
       num_blocks: how many.
       stride: of the first block.
-      unroll: how many blocks the compiled loop repeats in one turn; ``num_blocks - 1`` or more
-        leaves no loop, which compiles slowly for deep networks.
+      unroll: how many blocks the compiled loop repeats in one turn.
       remat: whether the backward pass recomputes the blocks, group after group, of which the
-        forward pass keeps no more than the inputs: memory for activations grows as the square root
-        of ``num_blocks``, and a step computes the forward pass twice (see :func:`group_size`).
+        forward pass keeps no more than the inputs (see :func:`group_size`).
     """
 
     block: Any
@@ -176,8 +172,7 @@ def stages(
     """The stages ``stage_1``, ``stage_2``, ... of a network, one after another.
 
     ``network.sizes`` are their numbers of blocks, ``widths`` the channels of their outputs, and
-    ``strides`` those of their first blocks. The PRNG ``keys [B]`` of the images ``x [B, H, W, C]``
-    are needed for stochastic depth and dropout only.
+    ``strides`` those of their first blocks.
     """
     anatomy, train, sizes = layers.anatomy, layers.train, network.sizes
     rates = dropout_rates(network.conv_dropout, sizes)
@@ -218,6 +213,3 @@ def dropout_rates(rate: float, sizes: tuple[int, ...]) -> tuple[float, ...]:
     """The rate of dropout in each branch: 0 but in the last two stages, as in RescaleNet."""
     without = sum(sizes[:-2])
     return (0.0,) * without + (rate,) * (sum(sizes) - without)
-
-
-__all__ = ["Stage", "dropout_rates", "stages"]

@@ -11,14 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import random, schemes
-from nf_resnets.models.branch import (
-    CACHE,
-    Attention,
-    FeedForward,
-    norm_stands,
-    normalized,
-    shift,
-)
+from nf_resnets.models.branch import CACHE, Attention, FeedForward, norm_stands, normalized, shift
 from nf_resnets.models.layers import Dense, lecun_fan_in
 from nf_resnets.parametrization import STANDARD
 from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
@@ -27,9 +20,8 @@ from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
 class Embedding(nn.Module):
     """A table of vectors, one for each token of a vocabulary.
 
-    ``init`` draws it from ``N(0, 1 / d_model)``, the padding token's vector being 0. Looked up, the
-    vectors are multiplied by ``sqrt(d_model)``; a padding token gives 0 whatever its row of the
-    table holds, and passes no gradient to it.
+    ``init`` draws it from ``N(0, 1 / d_model)``. Looked up, the vectors are multiplied by
+    ``sqrt(d_model)``; a padding token gives 0 whatever its row of the table holds.
 
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, section 3.4; fairseq.
     """
@@ -109,11 +101,7 @@ class Layer(nn.Module):
         position: jax.Array | None = None,
         train: bool = False,
     ) -> jax.Array:
-        """``[B, T, D]`` to the same shape; the arguments are those of :class:`Attention`.
-
-        The ``constants`` are those of its branches, ``[2]`` or ``[3]`` each; ``memory`` and
-        ``memory_mask`` are needed if ``cross``.
-        """
+        """``[B, T, D]`` to the same shape; the arguments are those of :class:`Attention`."""
         shared = self.anatomy, self.dropout, self.dtype
         options: dict[str, Any] = {"position": position, "train": train}
         attention = Attention(self.num_heads, *shared, name="attention")
@@ -131,14 +119,9 @@ class Stack(nn.Module):
 
     The parameters of the layers are under ``layers``, each with a leading axis ``[num_layers]``,
     whatever ``unroll`` is. Where branches begin with a norm, one more follows the last layer; with
-    Fixup's anatomy a scalar bias does, before what the output is multiplied by: the keys and values
-    of all cross-attentions, or the head.
-
-    Attributes:
-      layer: :class:`Layer` with all but its name bound.
-      num_layers: how many.
-      unroll: how many layers the compiled loop repeats in one turn.
-      bias: the name of the scalar bias.
+    Fixup's anatomy a scalar ``bias`` does, before what the output is multiplied by: the keys and
+    values of all cross-attentions, or the head. ``layer`` is :class:`Layer` with all but its name
+    bound.
     """
 
     layer: Any
@@ -156,10 +139,7 @@ class Stack(nn.Module):
         position: jax.Array | None = None,
         train: bool = False,
     ) -> jax.Array:
-        """``[B, T, D]`` to the same shape; the arguments are those of :class:`Layer`.
-
-        The ``constants`` are those of all branches, ``[num_layers, 2 or 3]`` each.
-        """
+        """``[B, T, D]`` to the same shape; the constants are ``[num_layers, 2 or 3]`` each."""
         options: dict[str, Any] = {"position": position, "train": train}
         scanned = nn.scan(
             lambda layer, x, constants: (layer(x, mask, constants, *memory, **options), None),
@@ -195,10 +175,8 @@ class Transformer(nn.Module):
     in Vaswani et al.
 
     Positions are sinusoidal and counted from 0 (with ``positions="fairseq"`` sines and cosines
-    stand in halves, and the first position is ``padding_id + 1``). Padding follows a sequence: no
-    token of the source attends to it, and in the target it lies in the future, where the causal
-    mask hides it (what the logits are at a padded position means nothing: leave it out of the
-    loss).
+    stand in halves, and the first position is ``padding_id + 1``). Padding follows a sequence; what
+    the logits are at a padded position means nothing: leave it out of the loss.
 
     Attributes:
       vocab_size: tokens of the target.
@@ -231,14 +209,8 @@ class Transformer(nn.Module):
     2019, section 4.3.
 
     Example:
-      >>> model = Transformer(vocab_size=100, scheme="fixup")
-      >>> model.num_branches
+      >>> Transformer(vocab_size=100, scheme="fixup").num_branches
       30
-      >>> tokens = jnp.ones((2, 7), jnp.int32)
-      >>> logits, _ = jax.eval_shape(
-      ...     model.init_with_output, jax.random.key(0), tokens, tokens[:, :5])
-      >>> logits.shape
-      (2, 5, 100)
     """
 
     vocab_size: int
@@ -315,10 +287,9 @@ class Transformer(nn.Module):
         self.decoder = Stack(partial(layer, cross=True), decoder, self.unroll, bias="bias_head")
 
     def __call__(self, source: jax.Array, target: jax.Array, train: bool = False) -> jax.Array:
-        """Logits of each next token, ``[B, T, vocab_size]``.
+        """Source ``[B, S]`` and shifted target ``[B, T]`` to logits ``[B, T, vocab_size]``.
 
-        The source is int ``[B, S]``; the target int ``[B, T]``, shifted: token ``t`` is the last
-        that prediction ``t`` may know. With ``train`` there is dropout.
+        Token ``t`` of the target is the last that prediction ``t`` may know.
         """
         return self.decode(self.encode(source, train), source, target, train)
 
@@ -365,14 +336,9 @@ class Transformer(nn.Module):
         positions = self._positions(length)
         x = self._target_table()(token[:, None]) + positions[position][None, None]
         seen = (jnp.arange(length) <= position)[None, None, None]
-        x = self.decoder(
-            x.astype(self.dtype),
-            seen,
-            self._constants("decoder"),
-            memory,
-            self._source_mask(source),
-            position=jnp.asarray(position, jnp.int32),
-        )
+        constants, mask = self._constants("decoder"), self._source_mask(source)
+        x, position = x.astype(self.dtype), jnp.asarray(position, jnp.int32)
+        x = self.decoder(x, seen, constants, memory, mask, position=position)
         return self._logits(x)[:, 0]
 
     def _target_table(self) -> Embedding:
@@ -422,6 +388,3 @@ def _refuse_unknown_parts(anatomy: Anatomy) -> None:
             "Transformer has none, or norm='layer', 'dyt' or 'derf' with norm_place='pre' or "
             "'post'."
         )
-
-
-__all__ = ["Embedding", "Layer", "Stack", "Transformer", "sinusoids"]

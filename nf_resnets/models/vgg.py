@@ -51,13 +51,9 @@ class VGG(nn.Module):
     Source: Simonyan, Zisserman, *Very Deep Convolutional Networks*, ICLR 2015, table 1.
 
     Example:
-      >>> model = VGG(depth=16, scheme="plain")
-      >>> images = jnp.zeros((2, 224, 224, 3))
-      >>> logits, variables = jax.eval_shape(model.init_with_output, jax.random.key(0), images)
-      >>> logits.shape
+      >>> images, model = jnp.zeros((2, 224, 224, 3)), VGG(depth=16, scheme="plain")
+      >>> jax.eval_shape(model.init_with_output, jax.random.key(0), images)[0].shape
       (2, 1000)
-      >>> variables["params"]["classifier_1"]["kernel"].shape
-      (25088, 4096)
     """
 
     depth: int = 16
@@ -144,6 +140,3 @@ def _windows(length: int, size: int) -> np.ndarray:
         start, stop = i * length // size, -(-(i + 1) * length // size)
         matrix[i, start:stop] = 1 / (stop - start)
     return matrix
-
-
-__all__ = ["CONFIGURATIONS", "VGG", "adaptive_average_pool"]

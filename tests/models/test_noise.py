@@ -9,9 +9,8 @@ import pytest
 
 from nf_resnets import schemes
 from nf_resnets.models import CifarResNet, ResNet, WideResNet
-from nf_resnets.models.blocks import PreActivationBlock
+from nf_resnets.models.blocks import BranchNoise, PreActivationBlock, dropped, surviving
 from nf_resnets.models.layers import dropout
-from nf_resnets.models.noise import BranchNoise, dropped, surviving
 from nf_resnets.schemes import NO_CONSTANTS
 from tests.models.trees import quick_jit
 from tests.training import small
