@@ -72,6 +72,3 @@ def _summed(leaf: Leaf, ndim: int) -> tuple[int, ...]:
     """The axes of a unit: of a vector all but the stacked one, of a weight all but the outputs."""
     letters = leaf.axes or "N" * leaf.stacked + "I" * (ndim - leaf.stacked)
     return tuple(axis for axis, letter in enumerate(letters) if letter not in "NO")
-
-
-__all__ = ["adaptive_clip"]

@@ -125,26 +125,11 @@ def role_map_of(params: Any, rules: Rules | RoleMap | None) -> RoleMap:
 
 
 def label_tree(
-    params: Any,
-    rules: Rules | RoleMap | None = None,
-    *,
-    scheme: str | Scheme | None = None,
+    params: Any, rules: Rules | RoleMap | None = None, *, scheme: str | Scheme | None = None
 ) -> Any:
     """Labels each leaf ``"scalar"`` or ``"weight"``, as ``optax.multi_transform`` takes it.
 
-    Args:
-      params: a parameter tree.
-      rules: what its paths mean, or its map; by default the names of this library's models.
-      scheme: the scheme whose slow leaves are labelled ``"scalar"``; by default Fixup's scalar
-        biases and multipliers.
-
-    Returns:
-      A tree of the same structure with a string for each leaf.
-
-    Raises:
-      ValueError: if the tree does not fit the rules (see :func:`nf_resnets.roles.assign`), or no
-        scheme is given and the tree is not Fixup's: it has RescaleNet's channel biases, or
-        multipliers without scalar biases.
+    The slow leaves are ``"scalar"``; the arguments and errors are those of :func:`grouped`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -166,6 +151,3 @@ def label_tree(
             "RescaleNet at the full rate)."
         )
     return role_map.labels(lambda leaf: "scalar" if leaf in slow else "weight")
-
-
-__all__ = ["at_rates", "grouped", "label_tree", "role_map_of"]

@@ -166,5 +166,3 @@ OPTIMIZERS: dict[str, tuple[Callable[..., optax.GradientTransformation], Kind]] 
     "muon": (muon, "muon"),
 }
 """The optimizers by name, and the kind of their updates for ``optim.parametrized``."""
-
-__all__ = ["NAMES", "OPTIMIZERS", "Name", "adamw", "is_orthogonalized", "lion", "muon", "sgd"]

@@ -75,9 +75,6 @@ def parametrized(
       rules: what the paths of the trees mean, or a map; by default the names of this library's
         models.
 
-    Returns:
-      An optax gradient transformation, whose ``update`` needs the parameters.
-
     Raises:
       ValueError: if ``kind`` is none of the three, ``base`` lacks a leaf, or the trees do not fit
         the rules; from ``update``, if it is not given the parameters.
@@ -123,6 +120,3 @@ def parametrized(
         return scale(updates, "learning_rate"), state
 
     return optax.GradientTransformationExtraArgs(optimizer.init, update)
-
-
-__all__ = ["factors", "parametrized"]

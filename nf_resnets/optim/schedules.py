@@ -14,14 +14,9 @@ import optax
 
 
 def step_decay(learning_rate: Any, boundaries: Sequence[int], factor: float) -> optax.Schedule:
-    r"""Multiplies the rate by a factor at each boundary.
+    r"""Multiplies the rate by a factor at each boundary, the first step of a new rate.
 
     ``eta(t) = eta factor**n(t)``, where ``n(t)`` is how many boundaries are at ``t`` or before it.
-
-    Args:
-      learning_rate: ``eta``.
-      boundaries: the first step of each new rate; ``()`` for a constant rate.
-      factor: what the rate is multiplied by.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning*, CVPR 2016, section 4.2 (a tenth of the
     rate at two boundaries); Zagoruyko, Komodakis, BMVC 2016, section 3 (a fifth, at three).
@@ -114,6 +109,3 @@ def warmup(schedule: optax.Schedule, warmup_steps: int) -> optax.Schedule:
         return schedule(step) * jnp.minimum(1.0, number / warmup_steps)
 
     return warmed
-
-
-__all__ = ["cosine", "halving", "inverse_sqrt", "step_decay", "warmup"]
