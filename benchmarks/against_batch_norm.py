@@ -1,8 +1,8 @@
-"""Against batch normalization: what it costs in step time, memory and compile time.
+"""Against batch normalization: what it costs in step time and memory.
 
 The same network in this library, with BatchNorm, with Fixup's scalars, and with SkipInit's one
-scalar a branch. The steps take turns, and so do the compilations. Memory is what the compiler plans
-for a step besides its arguments and results.
+scalar a branch. The steps take turns. Memory is what the compiler plans for a step besides its
+arguments and results.
 
 Target: on a CUDA GPU, in bfloat16, BatchNorm takes at least 1.2 times as long as Fixup for
 WRN-28-10 and ResNet-50; those on CIFAR's small networks are shown without a target.
@@ -13,13 +13,10 @@ Cost: about five minutes on two cores; ``--quick`` half a minute, one network.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import statistics
 from collections.abc import Iterator
-from typing import Any
 
 import jax
-import numpy as np
 
 from benchmarks import cases
 from benchmarks.cases import Case
@@ -42,33 +39,20 @@ def measure(*, quick: bool) -> Iterator[Row]:
     gpu = jax.default_backend() == "gpu"
     chosen = ON_GPU if gpu else ON_CPU
     for case in [dataclasses.replace(chosen[0], batch=64)] if quick else chosen:
-        yield from compare(
-            case,
-            steps=10 if gpu else 1,
-            rounds=3 if quick else 7,
-            compilations=1 if quick or gpu else 2,
-        )
+        yield from compare(case, steps=10 if gpu else 1, rounds=3 if quick else 7)
 
 
-def compare(case: Case, *, steps: int, rounds: int, compilations: int) -> Iterator[Row]:
-    """Compares each scheme with the last, ``steps`` in one dispatch.
-
-    Raises:
-      RuntimeError: if a loss is not finite.
-    """
-    twins = {scheme: dataclasses.replace(case, scheme=scheme) for scheme in SCHEMES}
-    programs, compile_s = compile_in_turn(twins, steps, compilations)
-    step_s = step_in_turn(twins, programs, steps, rounds)
+def compare(case: Case, *, steps: int, rounds: int) -> Iterator[Row]:
+    """Compares each scheme with the last, ``steps`` in one dispatch."""
+    made = {s: cases.make_run(dataclasses.replace(case, scheme=s), steps) for s in SCHEMES}
+    seconds = interleaved({scheme: run for scheme, (run, _) in made.items()}, rounds)
+    step_s = {scheme: [value / steps for value in values] for scheme, values in seconds.items()}
     mib = {
         scheme: [program.memory_analysis().temp_size_in_bytes / 2**20]
-        for scheme, program in programs.items()
+        for scheme, (_, program) in made.items()
     }
     *others, last = SCHEMES
-    measured = (
-        ("step time", "s", step_s), ("memory of a step", "mib", mib),
-        ("compile time of a step", "compile_s", compile_s),
-    )  # fmt: skip
-    for words, unit, values in measured:
+    for words, unit, values in (("step time", "s", step_s), ("memory of a step", "mib", mib)):
         for scheme in others:
             has_target = case in ON_GPU and case.network in WITH_TARGET and scheme == "batchnorm"
             yield Row(
@@ -80,38 +64,3 @@ def compare(case: Case, *, steps: int, rounds: int, compilations: int) -> Iterat
                 at_least=True,
                 numbers={f"{s}_{unit}": statistics.median(values[s]) for s in (scheme, last)},
             )
-
-
-def compile_in_turn(
-    twins: dict[str, Case], steps: int, times: int
-) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Traces and compiles each step so many times, from shapes; the programs, and the seconds."""
-    programs: dict[str, Any] = {}
-
-    def compile_one(name: str) -> None:
-        case = twins[name]
-        state = cases.make_state(case, abstract=True)
-        batches = jax.eval_shape(lambda: cases.make_batches(case, steps))
-        programs[name] = cases.make_steps(case.model()).lower(state, batches).compile()
-
-    functions = {name: functools.partial(compile_one, name) for name in twins}
-    # One uncounted round would cost as much as it counts; the order turns instead.
-    return programs, interleaved(functions, times, warm_up=0)
-
-
-def step_in_turn(
-    twins: dict[str, Case], programs: dict[str, Any], steps: int, rounds: int
-) -> dict[str, list[float]]:
-    """The seconds of a step of each."""
-    states = {name: jax.device_put(cases.make_state(case)) for name, case in twins.items()}
-    batches = jax.device_put(cases.make_batches(next(iter(twins.values())), steps))
-    losses: dict[str, Any] = {}
-
-    def step(name: str) -> None:
-        states[name], losses[name] = jax.block_until_ready(programs[name](states[name], batches))
-
-    seconds = interleaved({name: functools.partial(step, name) for name in twins}, rounds)
-    for name, values in losses.items():
-        if not np.isfinite(np.asarray(values)).all():
-            raise RuntimeError(f"{twins[name].title}: losses {values} found; expected finite ones.")
-    return {name: [value / steps for value in values] for name, values in seconds.items()}

@@ -63,20 +63,6 @@ def measure(*, quick: bool) -> Iterator[Row]:
         yield from step_times(case, rounds=5 if quick else 9, compiled=not quick)
 
 
-def ours(case: Case, steps: int) -> Callable[[], list[float]]:
-    """Makes so many steps in one dispatch, and gives their losses."""
-    state = jax.device_put(cases.make_state(case))
-    batches = jax.device_put(cases.make_batches(case, steps))
-    compiled = cases.make_steps(case.model()).lower(state, batches).compile()
-
-    def run() -> list[float]:
-        nonlocal state
-        state, losses = compiled(state, batches)
-        return np.asarray(losses).tolist()
-
-    return run
-
-
 def theirs(case: Case, steps: int, *, compiled: bool) -> Callable[[], list[float]]:
     """The same in PyTorch, from the same parameters."""
     import torch
@@ -109,7 +95,10 @@ def step_times(case: Case, *, rounds: int, compiled: bool) -> Iterator[Row]:
       RuntimeError: if they do not compute the same losses.
     """
     steps = 10 if on_gpu() else 1
-    functions = {"ours": ours(case, steps), "eager": theirs(case, steps, compiled=False)}
+    functions = {
+        "ours": cases.make_run(case, steps)[0],
+        "eager": theirs(case, steps, compiled=False),
+    }
     if compiled:
         functions["compiled"] = theirs(case, steps, compiled=True)
     check_losses(case, functions)

@@ -19,15 +19,7 @@ HYPER = {"learning_rate": 0.05, "weight_decay": 5e-4}
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A network and the batch of its training step.
-
-    Attributes:
-      network: its name in the registry of architectures.
-      batch: images in a step.
-      side: pixels of an image's side.
-      scheme: of the network.
-      dtype: what its convolutions compute in; parameters are float32.
-    """
+    """A network by its name, and the batch of its training step: ``batch`` images of a ``side``."""
 
     network: str
     batch: int = 128
@@ -45,13 +37,8 @@ class Case:
         return 1000 if self.side > 64 else 10
 
     def model(self, **options: Any) -> Any:
-        return architectures.make(
-            self.network,
-            self.scheme,
-            num_classes=self.num_classes,
-            dtype=jnp.dtype(self.dtype),
-            **options,
-        )
+        options |= {"num_classes": self.num_classes, "dtype": jnp.dtype(self.dtype)}
+        return architectures.make(self.network, self.scheme, **options)
 
 
 def optimizer(hyper: dict[str, Any]) -> Any:
@@ -116,4 +103,17 @@ def make_steps(model: Any) -> Callable[..., Any]:
     return jax.jit(steps, donate_argnums=(0,))
 
 
-__all__ = ["HYPER", "Case", "make_batches", "make_state", "make_step", "make_steps", "optimizer"]
+def make_run(case: Case, steps: int) -> tuple[Callable[[], list[float]], Any]:
+    """A function that makes so many steps in one dispatch and gives their losses; its program."""
+    state = jax.device_put(make_state(case))
+    batches = jax.device_put(make_batches(case, steps))
+    program = make_steps(case.model()).lower(state, batches).compile()
+
+    def run() -> list[float]:
+        nonlocal state
+        state, losses = program(state, batches)
+        if not np.isfinite(np.asarray(losses)).all():
+            raise RuntimeError(f"{case.title}: losses {losses} found; expected finite ones.")
+        return np.asarray(losses).tolist()
+
+    return run, program

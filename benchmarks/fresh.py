@@ -18,12 +18,7 @@ MARK = "result: "
 
 
 def call(function: str, *arguments: Any, **environment: str) -> Any:
-    """What ``module:function`` returns in a fresh process.
-
-    Args:
-      function: ``"module:name"``.
-      arguments: of the function; JSON carries them, and what it returns.
-      environment: variables besides those of this process.
+    """What ``module:function`` returns in a fresh process; JSON carries it, and the arguments.
 
     Raises:
       RuntimeError: if the process fails, with what it said last.

@@ -58,12 +58,7 @@ def tasks(out: Path, *, quick: bool, data_dir: str | None) -> list[Task]:
 
 
 def run(todo: Sequence[Task], minutes: float) -> int:
-    """Makes the parts, one after another; returns the exit code, 1 if one of them failed.
-
-    Args:
-      todo: the parts.
-      minutes: for all of them; each has its share of them.
-    """
+    """Makes the parts, one after another; returns the exit code, 1 if one of them failed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     total = sum(task.minutes for task in todo)
     end = time.monotonic()
@@ -82,11 +77,7 @@ def run(todo: Sequence[Task], minutes: float) -> int:
 
 
 def limited(words: Sequence[str], seconds: float) -> int | None:
-    """Runs a command, and ends it and all that it started after so many seconds.
-
-    Returns:
-      Its exit code; None if it was ended.
-    """
+    """Runs a command; its exit code, or None where its time was over and it was ended."""
     process = subprocess.Popen(words, start_new_session=True)
     try:
         return process.wait(max(0.0, seconds))

@@ -13,13 +13,10 @@ WARM_UP = 2  # rounds that are not counted
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """How much longer one thing takes than another.
+    """How much longer one thing takes than another: median and quartiles of neighbours' ratios.
 
-    Attributes:
-      value: the median of the ratios of neighbours. What slows the machine down for a while meets
-        both of a pair; of the ratio of two medians it would be a part.
-      low: the lower quartile of the ratios of neighbours.
-      high: the upper quartile.
+    What slows the machine down for a while meets both of a pair; of the ratio of two medians it
+    would be a part.
     """
 
     value: float
@@ -73,12 +70,8 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Calls each function once in every round, and gives the seconds of each.
 
-    The order turns from round to round, so that nobody always runs behind the same neighbour.
-
-    Args:
-      functions: by name; each returns when its work is done.
-      rounds: how many are counted.
-      warm_up: how many come before and are not.
+    The order turns from round to round, so that nobody always runs behind the same neighbour. Of
+    the ``warm_up`` rounds before nothing is kept.
     """
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     names = list(functions)

@@ -53,15 +53,7 @@ def measure(*, quick: bool) -> Iterator[Row]:
 
 
 class Trainer:
-    """Runs of seeds 0 to R - 1 in one program; each call makes as many steps.
-
-    Args:
-      channels: of the first convolution.
-      steps: in one call; a divisor of an epoch's 22.
-      runs: how many.
-      vectorize: how a device computes them.
-      program: compiled already for such runs.
-    """
+    """Runs of seeds 0 to R - 1 in one program; each call makes ``steps``, a divisor of 22."""
 
     def __init__(
         self,

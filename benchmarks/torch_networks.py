@@ -11,9 +11,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 import torch.nn.functional as F
+from flax.traverse_util import flatten_dict
 from torch import nn
 
 SIZES = {50: (3, 4, 6, 3)}
@@ -161,33 +163,21 @@ def build(name: str, num_classes: int, params: Mapping[str, Any], device: str) -
 
 def leaves_of(params: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str, torch.Tensor]:
     """This library's parameters by PyTorch's names, ``blocks.0.conv_1.weight``; blocks by stage."""
-    found = _flat({k: v for k, v in params.items() if not k.startswith("stage_")}, "")
+    trees = {k: v for k, v in params.items() if not k.startswith("stage_")}
+    blocks: dict[str, Any] = {}
     for stage, size in enumerate(sizes, start=1):
-        offset = sum(sizes[: stage - 1])
         tree = params[f"stage_{stage}"]
-        found |= _flat(tree["first"], f"blocks.{offset}.")
+        blocks[str(len(blocks))] = tree["first"]
         for index in range(size - 1):
-            one = _map(tree["rest"], lambda leaf, index=index: leaf[index])
-            found |= _flat(one, f"blocks.{offset + 1 + index}.")
-    return found
-
-
-def _map(tree: Any, function: Any) -> Any:
-    if isinstance(tree, Mapping):
-        return {name: _map(value, function) for name, value in tree.items()}
-    return function(np.asarray(tree))
-
-
-def _flat(tree: Mapping[str, Any], prefix: str) -> dict[str, torch.Tensor]:
+            one = jax.tree.map(lambda leaf, index=index: leaf[index], tree.get("rest"))
+            blocks[str(len(blocks))] = one
     found = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
-            continue
+    for name, value in flatten_dict({**trees, "blocks": blocks}, sep=".").items():
         value = np.array(value)
-        if name == "kernel":  # [K, K, C_in, C_out] or [C_in, C_out]
-            name, value = "weight", value.transpose((3, 2, 0, 1) if value.ndim == 4 else (1, 0))
-        found[f"{prefix}{name}"] = torch.from_numpy(np.ascontiguousarray(value))
+        if name.endswith(".kernel"):  # [K, K, C_in, C_out] or [C_in, C_out]
+            name = f"{name.removesuffix('kernel')}weight"
+            value = value.transpose((3, 2, 0, 1) if value.ndim == 4 else (1, 0))
+        found[name] = torch.from_numpy(np.ascontiguousarray(value))
     return found
 
 

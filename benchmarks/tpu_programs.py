@@ -32,18 +32,10 @@ FILE = Path(__file__).with_name("tpu_programs.json")
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A program that is compiled.
+    """A program that is compiled; a run has all chips of the slice, ``runs`` are on one chip.
 
-    Attributes:
-      model: the network's name.
-      scheme: how it is initialised; BatchNorm has its statistics over the whole batch of a chip.
-      dtype: what it computes in.
-      batch_size: over all chips of a run.
-      topology: the slice; one run has all of its chips.
-      runs: on a chip.
-      vectorize: how it computes them.
-      remat: whether blocks are computed again.
-      images: of 32 x 32 x 3 pixels in memory; sorting the order of many takes long to compile.
+    BatchNorm has its statistics over the whole batch of a chip. The ``images`` of 32 x 32 x 3
+    pixels lie in memory; sorting the order of many takes long to compile.
     """
 
     model: str = "wrn-16-2"

@@ -23,7 +23,7 @@ from benchmarks.cases import Case
 def test_both_compute_the_same_losses(case):
     """Also after updates, in which the scalars are slower; ``resnet-50`` is for 1,000 classes."""
     functions = {
-        "ours": against_torch.ours(case, 1),
+        "ours": cases.make_run(case, 1)[0],
         "eager": against_torch.theirs(case, 1, compiled=False),
     }
     against_torch.check_losses(case, functions)
@@ -50,7 +50,7 @@ def test_another_update_is_noticed(monkeypatch, broken):
 
     monkeypatch.setattr(torch_networks, "make_optimizer", wrong)
     functions = {
-        "ours": against_torch.ours(case, 1),
+        "ours": cases.make_run(case, 1)[0],
         "eager": against_torch.theirs(case, 1, compiled=False),
     }
     with pytest.raises(RuntimeError, match="expected the same"):
