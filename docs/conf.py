@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+from docutils import nodes  # noqa: E402
+from docutils.utils.math.latex2mathml import tex2mathml  # noqa: E402
+
 import nf_resnets  # noqa: E402
 from docs.machinery import pages  # noqa: E402
 
@@ -28,7 +31,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "docs.machinery.mathml",
 ]
 templates_path = ["_templates"]
 exclude_patterns = [
@@ -87,8 +89,12 @@ html_theme_options = {
 
 
 def setup(app: Any) -> None:
-    """Writes the generated pages, and keeps fields of tuples out of the reference."""
+    """Writes the generated pages, and keeps fields of tuples out of the reference.
+
+    Formulas are MathML, written by docutils: no script, nothing to fetch.
+    """
     pages.write_all()
+    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("autodoc-skip-member", _skip)
     app.connect("missing-reference", _by_another_place)
 
@@ -115,3 +121,16 @@ def _by_another_place(app: Any, env: Any, node: Any, child: Any) -> Any:
     entry = domain.resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, child)
     # Docstrings also name what is there and not for users.
     return entry or child
+
+
+def _inline(self: Any, node: nodes.math) -> None:
+    formula = tex2mathml(node.astext(), as_block=False)
+    self.body.append(f'<span class="math notranslate">{formula}</span>')
+    raise nodes.SkipNode
+
+
+def _block(self: Any, node: nodes.math_block) -> None:
+    self.body.append(self.starttag(node, "div", CLASS="math notranslate"))
+    self.body.append(tex2mathml(node.astext(), as_block=True))
+    self.body.append("</div>\n")
+    raise nodes.SkipNode

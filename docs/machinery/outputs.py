@@ -35,7 +35,7 @@ def executed_pages() -> tuple[Path, ...]:
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
-    """The code of a page, and what it prints according to the page: ``""`` for nothing."""
+    """The code of a page, and what it prints according to the page."""
     return BLOCK.findall(text)
 
 

@@ -45,27 +45,16 @@ OPTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A folder of committed results.
-
-    Attributes:
-      folder: where they are.
-      module: the experiment that made them, as ``python -m`` takes it.
-      scale: its scale, and what its command has besides.
-      command: the whole command that makes them again.
-      title: the first sentence of the experiment's docstring.
-      claim: the paragraph of it that says what is claimed, or the one after the title.
-      tried: the paragraph of it that says what else was tried, before the settings were chosen.
-      made: when and on what, and with which versions.
-    """
+    """A folder of committed results, and what made it."""
 
     folder: Path
-    module: str
-    scale: str
-    command: str
-    title: str
-    claim: str
-    tried: str
-    made: str
+    module: str  # the experiment, as ``python -m`` takes it
+    scale: str  # and what its command has besides
+    command: str  # the whole one, which makes them again
+    title: str  # the first sentence of the experiment's docstring
+    claim: str  # the paragraph of it that says what is claimed, or the one after the title
+    tried: str  # the paragraph of it that says what else was tried
+    made: str  # when and on what, and with which versions
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.machinery import results, scheme_pages
+from docs.machinery import pages, results
 from nf_resnets import schemes
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +50,8 @@ def missing_names(code):
 
 
 def test_every_scheme_has_a_page_and_every_page_a_scheme():
-    pages = {path.stem for path in scheme_pages.FOLDER.glob("*.md")} - {"index"}
-    assert pages == {*schemes.names()}
+    found = {path.stem for path in pages.SCHEMES.glob("*.md")} - {"index"}
+    assert found == {*schemes.names()}
     # Each is in the table of contents, too.
     listed = re.findall(r"^(\w+)$", (DOCS / "schemes/index.md").read_text(), re.M)
     assert sorted(listed) == sorted(schemes.names())
@@ -61,12 +61,12 @@ def test_what_a_page_calls_itself_is_found_in_the_results():
     """Or it would show fewer rows than there are, without a word."""
     lines = {line.split("  ")[0] for result in COMMITTED for line in result.table.splitlines()}
     for name in schemes.names():
-        assert set(scheme_pages.names_in_tables(name)[1:]) <= lines, name
+        assert set(pages.names_in_tables(name)[1:]) <= lines, name
 
 
 def test_a_page_shows_the_numbers_of_the_files():
     """Against the text of the file itself, not what is made of it."""
-    shown = scheme_pages.numbers("fixup", COMMITTED)
+    shown = pages.scheme_numbers("fixup", COMMITTED)
     folder = ROOT / "results/fixup_fig3_depth-laptop"
     line = next(
         line for line in (folder / "table.txt").read_text().splitlines() if line.startswith("Fixup")
