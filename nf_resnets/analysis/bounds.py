@@ -42,17 +42,10 @@ class Bound(NamedTuple):
 
 
 def excess_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    r"""``l(z, y) - H(p)``, the cross-entropy loss less the entropy of the softmax, per example.
+    r"""``l(z, y) - H(p)``, the cross-entropy loss less the entropy of the softmax, ``[B]``.
 
-    It is computed as ``(p - y)^T z``, to which equation 6 reduces it, since for small logits ``l``
-    and ``H`` are both about ``ln c`` and would cancel.
-
-    Args:
-      logits: ``z [B, c]``.
-      labels: int32 ``[B]``.
-
-    Returns:
-      float32 ``[B]``.
+    Of logits ``z [B, c]`` it is computed as ``(p - y)^T z``, to which equation 6 reduces it, since
+    for small logits ``l`` and ``H`` are both about ``ln c`` and would cancel.
 
     Example:
       >>> excess_loss(jnp.zeros((2, 10)), jnp.array([3, 7])).tolist()
@@ -83,10 +76,9 @@ def block_bounds(
     Args:
       network: ``network(params, images) -> logits [B, c]``.
       params: its parameters.
-      images: ``[B, H, W, C]``.
+      images: a batch.
       labels: int32 ``[B]``.
-      rules: the roles of ``params``, such as :func:`nf_resnets.roles.read` finds them; by default
-        by the names of this library's models.
+      rules: the roles of ``params``; by default by the names of this library's models.
       **answers: as for :func:`nf_resnets.analysis.observe`.
 
     Returns:
@@ -212,9 +204,3 @@ def refuse_inhomogeneous(params: Any, role_map: RoleMap) -> None:
 def _quotient(excess: jax.Array, norm: jax.Array) -> jax.Array:
     # Where u is 0 the logits are 0, and l - H with them.
     return jnp.where(norm == 0, 0.0, excess / jnp.where(norm == 0, 1.0, norm))
-
-
-__all__ = [
-    "Bound", "block_bounds", "excess_loss", "homogeneous_sets", "parameter_bounds",
-    "refuse_inhomogeneous",
-]  # fmt: skip

@@ -263,6 +263,3 @@ def _normal_cdf(z: Floats) -> Floats:
     from scipy.special import ndtr  # imported here for the time that it takes
 
     return ndtr(z)
-
-
-__all__ = ["CENTERED_RELU", "ClosedForm", "propagate", "propagate_rectified"]

@@ -60,9 +60,6 @@ def coordinates(
       steps: how many.
       **answers: as for :func:`nf_resnets.analysis.observe`.
 
-    Returns:
-      The :class:`Coordinates`.
-
     Source: Yang et al., *Tensor Programs V*, 2021, appendix D.1, and github.com/microsoft/mup; for
     the depth Dey et al., 2025, figure 7.
 
@@ -150,6 +147,3 @@ def coordinate_rows(
         for step in steps
         if step < len(of.size)
     ]
-
-
-__all__ = ["PLACES", "Coordinates", "coordinate_rows", "coordinates", "growth"]

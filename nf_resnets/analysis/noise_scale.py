@@ -34,11 +34,7 @@ def pair_estimates(
     ``tr(Sigma) = (|G_b|^2 - |G_B|^2) / (1/b - 1/B)``. The batch of ``B`` may be made of those of
     ``b``.
 
-    Args:
-      small: ``|G_b|^2``, or its mean over several batches.
-      large: ``|G_B|^2``.
-      small_batch: ``b``.
-      large_batch: ``B``.
+    The first two are ``|G_b|^2``, or its mean over several batches, and ``|G_B|^2``.
 
     Source: McCandlish, Kaplan, Amodei, *An Empirical Model of Large-Batch Training*, 2018,
     appendix A.1.
@@ -79,6 +75,3 @@ def noise_scale(estimates: GradientNoise) -> float:
     if math.isnan(signal + noise):
         return math.nan
     return noise / signal if signal > 0 else math.inf
-
-
-__all__ = ["GradientNoise", "noise_scale", "pair_estimates", "squared_norm"]

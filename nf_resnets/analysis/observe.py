@@ -93,13 +93,6 @@ def slopes(
 ) -> tuple[Any, list[Activations], list[Slopes]]:
     """As :func:`observe`, with the gradients of ``readout(outputs)`` by those values.
 
-    Args:
-      readout: a function of what the network returns, to a scalar.
-      network: ``network(params, *inputs)``, the forward pass, of any library.
-      params: its parameters.
-      *inputs: arrays, or trees of them.
-      **answers: as for :func:`observe`.
-
     Example:
       >>> network = lambda w, x: x + jnp.maximum(x @ w, 0) @ w
       >>> _, _, (only,) = slopes(jnp.sum, network, 2 * jnp.eye(2), jnp.ones((1, 2)))
@@ -238,6 +231,3 @@ def _is_plain(flow: Flow, branch: Residual) -> bool:
     """Whether a skip path is the identity, but for constants."""
     same = flow[branch.fork].shape == flow[branch.sum].shape
     return same and not flow.layers(branch.shortcut)
-
-
-__all__ = ["Activations", "Network", "Slopes", "observe", "slopes"]

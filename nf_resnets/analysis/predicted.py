@@ -42,18 +42,6 @@ def predicted(
       The moments of every block in absolute numbers; None where there is no closed form:
       standardised weights, TensorFlow's padding, a ``beta``, Transformers, no branches, a norm
       after the sum with a ReLU behind it. GroupNorm is taken for a batch norm.
-
-    Example:
-      >>> import jax
-      >>> from nf_resnets import analysis, models
-      >>> model = models.WideResNet(depth=10, scheme="plain", stem_channels=4)
-      >>> images = jax.numpy.ones((2, 8, 8, 3))
-      >>> shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-      >>> network = lambda params, images: model.apply({"params": params}, images)
-      >>> observed = jax.eval_shape(lambda at: analysis.observe(network, at, images)[1], shapes)
-      >>> params, blocks = jax.tree.map(lambda leaf: np.ones(leaf.shape), (shapes, observed))
-      >>> predicted(params, "plain", blocks, family="pre_activation").sum.shape
-      (3,)
     """
     anatomy, post = schemes.get(scheme).anatomy, family == "post_activation"
     if not _has_form(anatomy, family):
@@ -127,6 +115,3 @@ def _last_scales(params: Any, m: int) -> np.ndarray:
             squares = np.square(np.asarray(value, np.float64)).reshape(leaf.count, -1)
             scales[[k - 1 for k in numbers]] = squares.mean(axis=1)
     return scales
-
-
-__all__ = ["predicted"]

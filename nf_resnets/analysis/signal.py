@@ -56,14 +56,7 @@ class Signal(NamedTuple):
 def signal(network: Network, params: Any, *inputs: Any, **answers: Any) -> Signal:
     """Measures every residual block of a network on a batch.
 
-    Args:
-      network: ``network(params, *inputs)``, the forward pass, of any library.
-      params: its parameters.
-      *inputs: a batch.
-      **answers: as for :func:`nf_resnets.analysis.observe`.
-
-    Returns:
-      Arrays ``[L]``, the blocks in order from the input.
+    The arguments are those of :func:`nf_resnets.analysis.observe`.
 
     Example:
       >>> network = lambda w, x: x + jnp.maximum(x @ w, 0) @ w
@@ -127,12 +120,7 @@ def gradient_norms(
     ``l`` is the mean cross-entropy of the labels. A head of zeros, as Fixup's, lets no gradient
     through: see :func:`nf_resnets.analysis.random_head`.
 
-    Args:
-      network: ``network(params, *inputs) -> logits``.
-      params: its parameters.
-      *inputs: a batch.
-      labels: int32 ``[B]``.
-      **answers: as for :func:`nf_resnets.analysis.observe`.
+    The other arguments are those of :func:`nf_resnets.analysis.observe`.
 
     Returns:
       float32 ``[L]``, the blocks in order from the input.
@@ -157,8 +145,3 @@ def slope_norms(gradients: Sequence[Slopes]) -> jax.Array:
 def _quotient(part: jax.Array, whole: jax.Array) -> jax.Array:
     # NaN where the whole is NaN.
     return jnp.where(whole == 0, 0.0, part / jnp.where(whole == 0, 1.0, whole))
-
-
-__all__ = [
-    "Moments", "Signal", "eta", "gradient_norms", "moments", "signal", "signal_of", "slope_norms",
-]  # fmt: skip

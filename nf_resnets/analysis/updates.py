@@ -34,21 +34,10 @@ def loss_gradient(network: Network, params: Any, inputs: Any, labels: jax.Array)
 
 
 def first_order_update(network: Network, params: Any, inputs: Any, labels: jax.Array) -> jax.Array:
-    r"""The limit of ``Delta f / eta`` as ``eta -> 0``: ``-J J^T dl/dz`` with ``J = df/dtheta``.
+    r"""The limit of ``Delta f / eta``, ``[B, c]``: ``-J J^T dl/dz`` with ``J = df/dtheta``.
 
     ``J^T`` is a backward pass. ``J`` is the transpose of that, a backward pass through a backward
     pass: the convolutions of our networks have no forward mode on a CPU.
-
-    Returns:
-      An array ``[B, c]``.
-
-    Example:
-      >>> matrix = jnp.array([[1.0, 2.0], [3.0, 4.0]])  # z = x matrix, so Delta z = -x x^T dl/dz
-      >>> update = first_order_update(
-      ...     lambda params, x: x @ params, matrix, jnp.ones((1, 2)), jnp.array([1]))
-      >>> slope = jax.nn.softmax(jnp.array([[4.0, 6.0]])) - jnp.eye(2)[1:]
-      >>> bool(jnp.allclose(update, -2 * slope))
-      True
     """
     values, put = float_leaves(params)
     logits, backward = jax.vjp(lambda at: network(put(at), inputs), values)
@@ -96,6 +85,3 @@ def update_size(
 
 def _mean_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-
-__all__ = ["first_order_update", "loss_gradient", "update_size"]

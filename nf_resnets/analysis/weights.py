@@ -33,20 +33,20 @@ def weight_norms(params: Any, *, rules: Rules | RoleMap | None = None) -> np.nda
     return np.sqrt(_of_layers(params, rules, lambda leaf, squares: squares.sum(axis=1)))
 
 
-def layer_gains(params: Any, *, rules: Rules | RoleMap | None = None) -> np.ndarray:
+def layer_gains(params: Any) -> np.ndarray:
     r"""``fan_in mean(W^2)`` of every layer of every branch, as :func:`weight_norms`.
 
     A layer multiplies second moments by it. It is 2 for He's initialisation, which makes up for the
     ReLU before the layer.
     """
     return _of_layers(
-        params, rules, lambda leaf, squares: roles.fans(leaf)[0] * squares.mean(axis=1)
+        params, None, lambda leaf, squares: roles.fans(leaf)[0] * squares.mean(axis=1)
     )
 
 
-def shortcut_gains(params: Any, *, rules: Rules | RoleMap | None = None) -> np.ndarray:
+def shortcut_gains(params: Any) -> np.ndarray:
     r"""``fan_in mean(W^2)`` of the weight on the skip path beside every branch, or NaN, ``[L]``."""
-    role_map = roles.assign(params, rules)
+    role_map = roles.assign(params)
     gains = np.full(role_map.num_branches, np.nan)
     for leaf, value in role_map.items(params):
         if leaf.role is Role.SHORTCUT and leaf.weight:
@@ -59,12 +59,8 @@ def shortcut_gains(params: Any, *, rules: Rules | RoleMap | None = None) -> np.n
 def multipliers(params: Any, *, rules: Rules | RoleMap | None = None) -> np.ndarray:
     r"""The learnable scalar of every residual branch, Fixup's and RescaleNet's or SkipInit's.
 
-    Args:
-      params: a parameter tree.
-      rules: as for :func:`weight_norms`.
-
-    Returns:
-      float64 ``[L]``; the product where a branch has several, NaN where it has none.
+    The result is float64 ``[L]``: the product where a branch has several, NaN where it has none.
+    The ``rules`` are as for :func:`weight_norms`.
 
     Example:
       >>> tree = {"block_1": {"conv_1": np.ones((3, 3, 8, 8)), "alpha": np.array(0.5)},
@@ -86,15 +82,8 @@ def random_head(params: Any, key: jax.Array, *, rules: Rules | RoleMap | None = 
     """Draws the head from ``N(0, 1 / fan_in)``, its bias vector 0, and leaves all else as it is.
 
     Fixup's zero head keeps the gradient from every other layer in the first step; what its rules do
-    to the residual branches shows with the head of a standard initialisation.
-
-    Args:
-      params: a parameter tree; the head's weight ``[C, num_classes]``. It is not changed.
-      key: a JAX PRNG key.
-      rules: as for :func:`weight_norms`.
-
-    Returns:
-      A tree of the same structure and dtypes.
+    to the residual branches shows with the head of a standard initialisation. The ``rules`` are as
+    for :func:`weight_norms`.
 
     Raises:
       ValueError: if the tree has not one head weight.
@@ -137,6 +126,3 @@ def _of_layers(
 
 def _squares(value: Any, count: int) -> np.ndarray:
     return np.square(np.asarray(value, np.float64)).reshape(count, -1)
-
-
-__all__ = ["layer_gains", "multipliers", "random_head", "shortcut_gains", "weight_norms"]

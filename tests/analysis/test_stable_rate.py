@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets.analysis import stable_rate
+from nf_resnets.analysis import curvature
 
 CURVATURES = jnp.array([0.1, 1.0, 3.0, 8.0])
 
@@ -19,10 +19,10 @@ def quadratic(params, step):
 def found(start, *, momentum=0.0, steps=300, resolution=1e-3, low=0.01, high=10.0):
     run = jax.jit(
         functools.partial(
-            stable_rate.descend, quadratic, jnp.asarray(start), steps=steps, momentum=momentum
+            curvature.descend, quadratic, jnp.asarray(start), steps=steps, momentum=momentum
         )
     )
-    return stable_rate.largest_stable_rate(lambda rate: run(rate), low, high, resolution=resolution)
+    return curvature.largest_stable_rate(lambda rate: run(rate), low, high, resolution=resolution)
 
 
 def test_on_the_steepest_axis_it_is_exactly_two_over_the_curvature():
@@ -49,7 +49,7 @@ def test_another_scale_of_the_parameters_has_another_rate():
     start, c = jnp.array([1.0, -2.0, 0.5, 1.5]), 4.0  # a power of 2: nothing is rounded otherwise
 
     def losses(loss, at, rate):
-        return stable_rate.descend(loss, at, jnp.float32(rate), steps=12, momentum=0.7)
+        return curvature.descend(loss, at, jnp.float32(rate), steps=12, momentum=0.7)
 
     def rescaled(params, step):
         return quadratic(params / c, step)
@@ -67,7 +67,7 @@ def test_the_descent_is_heavy_ball():
         expected.append(0.5 * (curvatures * at**2).sum())
         velocity = momentum * velocity + curvatures * at
         at = at - rate * velocity
-    losses = stable_rate.descend(
+    losses = curvature.descend(
         quadratic, jnp.array([1.0, -2.0, 0.5, 1.5]), jnp.float32(rate), steps=11, momentum=momentum
     )
     np.testing.assert_allclose(losses, expected, rtol=1e-5)  # float32 over a dozen steps
@@ -88,17 +88,17 @@ def test_the_last_quarter_decides(losses, stable):
         fine, bad = [0.5] * len(losses), [2.0] * len(losses)
         return np.asarray(fine if rate < 0.2 else bad if rate > 0.8 else losses, np.float32)
 
-    result = stable_rate.largest_stable_rate(run, 0.1, 1.0, resolution=0.05, limit=1.0)
+    result = curvature.largest_stable_rate(run, 0.1, 1.0, resolution=0.05, limit=1.0)
     assert (result.stable > 0.7) == stable
     assert (result.stable < 0.3) == (not stable)
 
 
 def test_losses_that_overflow_are_unstable():
     run = jax.jit(lambda rate: jnp.array([1.0, jnp.where(rate > 0.3, jnp.nan, 0.5)]))
-    result = stable_rate.largest_stable_rate(run, 0.1, 1.0, resolution=1e-3)
+    result = curvature.largest_stable_rate(run, 0.1, 1.0, resolution=1e-3)
     assert result.stable <= 0.3 <= result.unstable
     run = jax.jit(lambda rate: jnp.array([1.0, jnp.where(rate > 0.3, jnp.inf, 0.5), 0.1, 0.1]))
-    assert stable_rate.largest_stable_rate(run, 0.1, 1.0).stable <= 0.3
+    assert curvature.largest_stable_rate(run, 0.1, 1.0).stable <= 0.3
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,6 @@ def test_losses_that_overflow_are_unstable():
     ],
 )
 def test_bounds_that_hold_no_border_are_refused(bounds, message):
-    run = jax.jit(lambda rate: stable_rate.descend(quadratic, jnp.ones(4), rate, steps=50))
+    run = jax.jit(lambda rate: curvature.descend(quadratic, jnp.ones(4), rate, steps=50))
     with pytest.raises(ValueError, match=message):
-        stable_rate.largest_stable_rate(run, *bounds)
+        curvature.largest_stable_rate(run, *bounds)
