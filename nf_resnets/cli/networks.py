@@ -23,9 +23,9 @@ from nf_resnets.command_line import MISTAKE, printable, program
 from nf_resnets.sweep.options import Config, DataDir, Logs
 from nf_resnets.sweep.overrides import BUILT, Overrides
 from nf_resnets.sweep.settings import RunSettings, make
-from nf_resnets.trained import export as exports
 from nf_resnets.trained import file, fit, pictures, predict, transfer
-from nf_resnets.trained.file import Trained, TrainedError
+from nf_resnets.trained.export import PLATFORMS, save_export
+from nf_resnets.trained.file import Trained, TrainedError, to_json
 from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translation
 from nf_resnets.trained.from_torch import from_torch
 from nf_resnets.trained.inputs import Images, Sentences
@@ -134,9 +134,7 @@ class FromTorch:
     def __call__(self) -> None:
         """Writes a published checkpoint as a network's file."""
         path = places.try_file(self.out, overwrite=self.overwrite)
-        options: dict[str, Any] = {}
-        if self.stem_channels:
-            options["stem_channels"] = self.stem_channels
+        options = {"stem_channels": self.stem_channels} if self.stem_channels else {}
         network = from_torch(self.file, self.model, self.scheme, **options)
         inputs = predict.images_of(network)
         if self.class_names is not None:
@@ -160,30 +158,26 @@ class Show:
         trained = file.load(self.file)
         leaves, model = jax.tree.leaves(trained.variables["params"]), trained.model
         # What is as the class has it by default is not what makes this network.
-        fields = {
-            each.name: getattr(model, each.name)
-            for each in dataclasses.fields(model)
-            if each.name not in ("parent", "name", "dtype")
-            and getattr(model, each.name) != each.default
-        }
-        scheme = fields.get("scheme", model.scheme)
-        fields["scheme"] = getattr(scheme, "name", scheme)
-        made = ", ".join(f"{name}={value}" for name, value in fields.items())
-        say(f"{type(model).__name__}({made})")
+        defaults = {each.name: each.default for each in dataclasses.fields(model)}
+        fields = to_json(model)["fields"]
+        made = [f"{name}={value}" for name, value in fields.items()
+                if name != "dtype" and (name == "scheme" or getattr(model, name) != defaults[name])
+                ]  # fmt: skip
+        _say(f"{type(model).__name__}({', '.join(made)})")
         dtypes = ", ".join(sorted({leaf.dtype.name for leaf in leaves}))
         print(f"{sum(leaf.size for leaf in leaves):,} parameters in {len(leaves)} leaves of "
-              f"{dtypes}; computes in {jax.numpy.dtype(model.dtype).name}")  # fmt: skip
+              f"{dtypes}; computes in {fields['dtype']}")  # fmt: skip
         if isinstance(trained.inputs, Images):
             height, width, channels = trained.inputs.shape
             colour = "grey" if channels == 1 else "colour"
             print(f"takes {colour} images of {height} x {width} pixels")
-            say(f"classes: {', '.join(trained.inputs.class_names)}")
+            _say(f"classes: {', '.join(trained.inputs.class_names)}")
         else:
-            say(f"translates from {trained.inputs.source} to {trained.inputs.target}")
+            _say(f"translates from {trained.inputs.source} to {trained.inputs.target}")
         for name, value in trained.notes.items():
-            say(f"{name}: {value}")
+            _say(f"{name}: {value}")
         versions = ", ".join(f"{name} {value}" for name, value in trained.versions.items())
-        say(f"written by {versions}")
+        _say(f"written by {versions}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,12 +202,12 @@ class Predict:
     beam: int = 4
     """Hypotheses that a translation follows."""
 
-    def __call__(self) -> int | None:
+    def __call__(self) -> int:
         """Prints a line for each image or sentence."""
         trained = file.load(self.file)
         if isinstance(trained.inputs, Sentences):
             self._translate(trained, trained.inputs)
-            return None
+            return 0
         if self.sentence or not self.images:
             raise TrainedError(f"{self.file} holds a network for images; expected image files.")
         files, images, failed = [], [], False
@@ -229,7 +223,7 @@ class Predict:
         for path, each in zip(files, probabilities, strict=True):
             best = predict.ranked(each, trained.inputs.class_names, self.top)
             line = "   ".join(f"{name} {100 * chance:.1f}%" for name, chance in best)
-            say(f"{path!s:<{wide}}  {line}")
+            _say(f"{path!s:<{wide}}  {line}")
         return MISTAKE if failed else 0
 
     def _translate(self, trained: Trained, inputs: Sentences) -> None:
@@ -244,7 +238,7 @@ class Predict:
         for sentence in translation.translate(
             trained.model, trained.variables["params"], vocabulary, sentences, beam=self.beam
         ):
-            say(sentence)
+            _say(sentence)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,7 +295,7 @@ class Export:
     file: NetworkFile
     out: Out
     """The file to write, such as net.stablehlo."""
-    platforms: tuple[str, ...] = exports.PLATFORMS
+    platforms: tuple[str, ...] = PLATFORMS
     """The platforms to run on: cpu, cuda, tpu."""
     overwrite: Overwrite = False
 
@@ -309,7 +303,7 @@ class Export:
         """Writes a StableHLO program."""
         path = places.try_file(self.out, overwrite=self.overwrite)
         trained = file.load(self.file)
-        exports.save_export(path, trained, overwrite=self.overwrite, platforms=self.platforms)
+        save_export(path, trained, overwrite=self.overwrite, platforms=self.platforms)
         inputs = predict.images_of(trained)
         shape = ", ".join(map(str, inputs.shape))
         print(f"{path}: {path.stat().st_size:,} bytes, for {', '.join(self.platforms)}")
@@ -356,7 +350,7 @@ def _write_samples(folder: Path, dataset: data.Dataset) -> None:
             pictures.write_picture(path, dataset.test.images[index], Images.of(dataset))
 
 
-def say(text: str) -> None:
+def _say(text: str) -> None:
     """Prints a :func:`printable` text."""
     print(printable(text))
 

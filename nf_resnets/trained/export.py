@@ -22,8 +22,7 @@ def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.exp
     """Lowers a network with its weights to StableHLO, for batches of any size.
 
     The program goes from raw pixels, float32 ``[b, H, W, C]`` from 0 to
-    ``trained.inputs.max_value``, to logits, float32 ``[b, c]``. Its ``mlir_module_serialized`` is
-    the StableHLO for other compilers than JAX's.
+    ``trained.inputs.max_value``, to logits, float32 ``[b, c]``.
 
     Args:
       trained: a network for images.

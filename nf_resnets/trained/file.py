@@ -13,6 +13,7 @@ import functools
 import hashlib
 import json
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,24 +24,28 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
-from nf_resnets import machine, places
-from nf_resnets.models.architectures import architecture_of
+from nf_resnets import machine, places, schemes
+from nf_resnets.models.architectures import CLASSES, architecture_of
 from nf_resnets.roles import path_name
 from nf_resnets.trained.inputs import Images, Sentences
-from nf_resnets.trained.settings import from_json, to_json
 
 FORMAT = 1
 """The version of the manifest; a file of another one is refused."""
 
-DTYPES = {
+# The dtypes that a leaf may have, by their names in safetensors files.
+_DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
     "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32",
     "U16": "uint16", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
-"""The dtypes that a leaf may have, by their names in safetensors files."""
-
 _KINDS: dict[str, Any] = {"images": Images, "sentences": Sentences}
 _VOCABULARIES = ("source_vocabulary", "target_vocabulary")
+
+LARGEST = 1 << 20
+"""Layers, channels, tokens, classes: beyond it a file is taken for a forged one."""
+
+MOST_VALUES = 16
+"""Of a field, such as the widths of a classifier: each may be a layer that is traced by itself."""
 
 
 class TrainedError(ValueError):
@@ -100,15 +105,10 @@ def save(
       ValueError: if the network is not one of this library, or the variables are not its own; the
         sentence names the leaf or field.
       OSError: if the file is there, or cannot be written.
-
-    Example:
-      >>> inputs = Images((8, 8, 1), (4.9,), (6.0,), 16.0, class_names=("cat", "dog"))
-      >>> path = save("net.safetensors", model, variables, inputs=inputs)  # doctest: +SKIP
-      >>> load(path).model == model  # doctest: +SKIP
-      True
     """
     path = Path(path).expanduser()
-    settings, leaves = to_json(model), flatten(variables)
+    settings = to_json(model)
+    leaves = {name: as_array(name, leaf) for name, leaf in sorted(named(variables).items())}
     refuse_other_leaves(leaves, expected_leaves(model, inputs))
     kind = next(name for name, each in _KINDS.items() if isinstance(inputs, each))
     plain = {name: value for name, value in vars(inputs).items() if name not in _VOCABULARIES}
@@ -128,10 +128,7 @@ def save(
 
 
 def load(path: str | os.PathLike[str]) -> Trained:
-    """Reads a network that :func:`save` wrote.
-
-    Returns:
-      The network; structure, dtypes and every bit of the variables are those that were saved.
+    """Reads a network that :func:`save` wrote; every bit of it is as it was saved.
 
     Raises:
       TrainedError: if the file was not written by :func:`save`, is damaged, or is of a version
@@ -202,15 +199,72 @@ def _vocabularies(inputs: Images | Sentences) -> dict[str, np.ndarray]:
     return {f"inputs/{name}": np.frombuffer(model, np.uint8) for name, model in models.items()}
 
 
+# --- Settings -------------------------------------------------------------------------------------
+
+
+def to_json(model: Any) -> dict[str, Any]:
+    """Writes down the fields that a network of this library is made from; a scheme by its name.
+
+    Raises:
+      ValueError: if it is a network of another class, or its scheme is not registered.
+
+    Example:
+      >>> from nf_resnets import models
+      >>> to_json(models.WideResNet(depth=10, scheme="skipinit"))["fields"]["scheme"]
+      'skipinit'
+    """
+    kind = architecture_of(model).network.__name__
+    fields = {}
+    for name in (field.name for field in dataclasses.fields(model)):
+        value = getattr(model, name)
+        if isinstance(value, schemes.Scheme):
+            if value.name not in schemes.names() or schemes.get(value.name) != value:
+                raise ValueError(
+                    f"{kind}.{name}={value.name!r} is no registered scheme; expected one that "
+                    "nf_resnets.schemes.register knows."
+                )
+            value = value.name
+        if name not in ("parent", "name"):  # Flax's own
+            fields[name] = jnp.dtype(value).name if name == "dtype" else value
+    return {"class": kind, "fields": fields}
+
+
+def from_json(settings: Mapping[str, Any]) -> Any:
+    """Makes the network again; the settings may be anybody's.
+
+    Raises:
+      ValueError: if there is no such class or scheme, or a size is one that no network has.
+      TypeError: if there is no such field; a newer version may have written it.
+    """
+    name, values = str(settings["class"]), dict(settings["fields"])
+    if name not in CLASSES:
+        raise ValueError(f"class {reprlib.repr(name)} found; expected one of {', '.join(CLASSES)}.")
+    if "dtype" in values:
+        if values["dtype"] not in ("float32", "bfloat16", "float16", "float64"):
+            raise ValueError(f"dtype={reprlib.repr(values['dtype'])} found; expected a float's.")
+        values["dtype"] = getattr(jnp, values["dtype"])
+    for field, value in values.items():
+        sizes = value if isinstance(value, list) else [value]
+        if len(sizes) > MOST_VALUES:
+            raise ValueError(
+                f"{name}.{field} has {len(sizes):,} values; expected at most {MOST_VALUES}."
+            )
+        ranges = {int: (0 if field == "padding_id" else 1, LARGEST), float: (-LARGEST, LARGEST)}
+        for size in sizes:
+            least, most = ranges.get(type(size), (size, size))
+            if type(size) in ranges and not least <= size <= most:
+                raise ValueError(
+                    f"{name}.{field}={reprlib.repr(value)} found; expected {least} to {most:,}."
+                )
+        values[field] = tuple(value) if isinstance(value, list) else value
+    return CLASSES[name](**values)
+
+
 # --- Leaves by name -------------------------------------------------------------------------------
 
 
 def expected_leaves(model: Any, inputs: Images | Sentences) -> dict[str, jax.ShapeDtypeStruct]:
-    """The leaves that a network has, as shapes, by their names.
-
-    Raises:
-      ValueError: if it takes inputs of another kind, or has more or fewer classes.
-    """
+    """The shapes of a network's leaves by their names; inputs of another kind are refused."""
     expected = Sentences if architecture_of(model).inputs == "tokens" else Images
     if not isinstance(inputs, expected):
         raise ValueError(
@@ -237,16 +291,11 @@ def named(tree: Any) -> dict[str, Any]:
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def flatten(variables: Any) -> dict[str, np.ndarray]:
-    """The leaves as NumPy arrays, in the order of their names."""
-    return {name: as_array(name, leaf) for name, leaf in sorted(named(variables).items())}
-
-
 def as_array(name: str, value: Any) -> np.ndarray:
     """A leaf of finite real numbers as a contiguous array; safetensors writes memory as it is."""
     dtype = getattr(value, "dtype", type(value).__name__)
     is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
-    if not is_array or getattr(dtype, "name", "") not in DTYPES.values():
+    if not is_array or getattr(dtype, "name", "") not in _DTYPES.values():
         raise ValueError(f"leaf {name!r} is of {dtype}; expected an array of real numbers.")
     array = np.asarray(value, order="C")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -256,11 +305,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
 
 
 def refuse_other_leaves(leaves: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Compares names and shapes with those of the network; dtypes may differ.
-
-    Raises:
-      ValueError: that names the first leaf in which they differ.
-    """
+    """Compares names and shapes with those of the network; dtypes may differ."""
     for name in sorted(expected.keys() | leaves.keys()):
         shapes = [list(each[name].shape) if name in each else None for each in (leaves, expected)]
         if shapes[0] != shapes[1]:
@@ -271,12 +316,12 @@ def tensors_of(data: bytes) -> dict[str, np.ndarray]:
     """The tensors of a safetensors file; safetensors' own function does not read bfloat16."""
     tensors = {}
     for name, tensor in sorted(safetensors.deserialize(data), key=lambda each: each[0]):
-        dtype = jnp.dtype(DTYPES[tensor["dtype"]])
+        dtype = jnp.dtype(_DTYPES[tensor["dtype"]])
         tensors[name] = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
     return tensors
 
 
 __all__ = [
-    "FORMAT", "Trained", "TrainedError", "as_array", "expected_leaves", "flatten", "load", "named",
-    "refuse_other_leaves", "save", "tensors_of",
+    "FORMAT", "Trained", "TrainedError", "as_array", "expected_leaves", "from_json", "load",
+    "named", "refuse_other_leaves", "save", "tensors_of", "to_json",
 ]  # fmt: skip

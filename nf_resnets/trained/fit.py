@@ -17,11 +17,10 @@ from nf_resnets.sweep.grid import UNREAD, refuse_without_effect
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.overrides import Load, Optimizer, Overrides, named, overrides_of
 from nf_resnets.sweep.settings import RunSettings, make
-from nf_resnets.trained.file import Trained
+from nf_resnets.trained.file import Trained, to_json
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.predict import images_of, refuse_other_network
 from nf_resnets.trained.run import Watch, train_one
-from nf_resnets.trained.settings import to_json
 from nf_resnets.trained.transfer import Learn, partly
 from nf_resnets.training.display import Display
 
@@ -48,11 +47,9 @@ def fit(
         :mod:`nf_resnets.models`; a trained one, which goes on from its weights; or, of any other
         library, what :func:`nf_resnets.training.functions_of` takes.
       optimizer: an optax transformation; or ``optimizer(settings)`` that gives one, where
-        ``settings["learning_rate"]`` is the schedule of the run's rate, a function of the step. Or
-        the name of one, as a setting.
+        ``settings["learning_rate"]`` is the schedule of the run's rate; or the name of one.
       learn: which leaves; see :func:`nf_resnets.trained.transfer.label_tree`.
-      callback: receives the events of the training (:class:`nf_resnets.sweep.Callback`), such as
-        :class:`TensorBoard <nf_resnets.sweep.TensorBoard>`.
+      callback: receives the events of the training (:class:`nf_resnets.sweep.Callback`).
       show: whether the progress is printed.
       **settings: those of :class:`nf_resnets.sweep.RunSettings`: ``model``, ``epochs``,
         ``peak_lr``, ``flip``, ... By default the warm-up is an epoch. It is at most half of the
@@ -68,7 +65,6 @@ def fit(
       ValueError: if an argument is not in order, or does not fit the data.
 
     Example:
-      >>> import nf_resnets
       >>> network = nf_resnets.fit("photos@32", epochs=20, flip=True)         # doctest: +SKIP
       >>> nf_resnets.predict(network, ["new/1.jpg"])                          # doctest: +SKIP
       [('cat', 0.97)]
@@ -87,10 +83,7 @@ def fit(
 
 
 def run_overrides(
-    network: Any,
-    optimizer: Optimizer = None,
-    learn: Learn = "all",
-    settings: Any = (),
+    network: Any, optimizer: Optimizer = None, learn: Learn = "all", settings: Any = ()
 ) -> Overrides:
     """The network and the optimizer in place of those that settings name; see :func:`fit`."""
     variables, names = None, dict[str, Any]()

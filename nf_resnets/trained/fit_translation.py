@@ -62,15 +62,11 @@ def fit_translation(
       recipe: sizes and settings.
       dtype: of the network's computations.
       tested: how many test pairs are translated, for BLEU.
-      watch: as there.
+      watch: what receives the events of the training, and keeps it.
 
     Returns:
       The network after the last step; its notes have ``recipe``, ``test_bleu``,
       ``test_bleu_of_copies`` (of the sources, left as they are) and sacrebleu's ``signature``.
-
-    Raises:
-      TrainedError: as there.
-      ValueError: if the pairs do not make a vocabulary of that size, or the network cannot be.
     """
     sentences = translation.Sentences.of(
         pairs, size=recipe.vocabulary, max_length=recipe.max_length

@@ -7,6 +7,8 @@ before as after it has the same shape either way.
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,14 +16,16 @@ import flax.traverse_util
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets import models, schemes
-from nf_resnets.trained.file import Trained, TrainedError, expected_leaves
+from nf_resnets import models, places, schemes
+from nf_resnets.trained.file import Trained, TrainedError, as_array, expected_leaves, tensors_of
 from nf_resnets.trained.inputs import Images
-from nf_resnets.trained.torch_checkpoint import read_checkpoint
 from nf_resnets.trained.torch_layouts import LAYOUTS, Layout
 
 CALIBRATED = 8
 """The batches after which RescaleNet's published biases stop following the mean."""
+
+WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+"""The parts of names that stand for a wrapped module, whole networks or modules within them."""
 
 Shape = tuple[int, ...]
 
@@ -31,14 +35,14 @@ def from_torch(
 ) -> Trained:
     """Makes a network of this library out of a published PyTorch checkpoint, leaf by leaf.
 
-    Every tensor of the checkpoint has to find its leaf, and every leaf its tensors, of the right
-    shape before their axes are permuted. The known layouts are
+    Every tensor has to find its leaf, and every leaf its tensors. The known layouts are
     :data:`nf_resnets.trained.torch_layouts.LAYOUTS`. What no name and no shape says, such as the
     epsilon of BatchNorm or where the stride of a bottleneck is, is taken to be as published.
 
     Args:
       source: a safetensors file (for which no PyTorch is needed), a ``.pt`` file where PyTorch is
-        installed, or a state dict of NumPy arrays or PyTorch tensors.
+        installed (only tensors are read from it), or a state dict of NumPy arrays or PyTorch
+        tensors, which may be within others, beside an optimizer's.
       network: the name of a network, such as ``"resnet-50"``.
       scheme: the scheme whose anatomy the published network has.
       inputs: by default colour images as the published training code normalizes them, and classes
@@ -53,8 +57,9 @@ def from_torch(
       TrainedError: if the checkpoint cannot be read, no layout fits, a tensor or a leaf is left
         over, a shape is another one, or the network differs from the published one in what is not
         in its weights (the argument or scheme that makes it the same is named).
+      ImportError: if the file needs PyTorch, which is not installed.
     """
-    tensors = read_checkpoint(source)
+    tensors = _read(source)
     model = models.make(network, scheme, **options)
     layout = _recognised(tensors, model)
     _refuse_other_network(model, layout)
@@ -78,6 +83,84 @@ def from_torch(
     return Trained(model, variables, inputs, {"network": network, "from_torch": layout.name})
 
 
+# --- The tensors by their names ------------------------------------------------------------------
+
+
+def _read(source: Any) -> dict[str, np.ndarray]:
+    """The tensors of a file or dict, floating-point ones as float32, without :data:`WRAPPERS`."""
+    where = "the state dict"
+    tensors: dict[str, np.ndarray] = {}
+    try:
+        if isinstance(source, str | os.PathLike):
+            where = str(source)
+            source = _read_file(where)
+        state_dicts = _state_dicts(source)
+        if len(state_dicts) != 1:
+            raise ValueError(
+                f"it holds {len(state_dicts)} dicts of nothing but tensors; expected a module's "
+                "state_dict()."
+            )
+        for name, value in state_dicts[0].items():
+            parts = [part for part in name.split(".") if part not in WRAPPERS]
+            if parts[-1:] == ["n_averaged"]:  # AveragedModel counts in it
+                continue
+            if ".".join(parts) in tensors:
+                raise ValueError(f"leaf {name!r} is there a second time; expected one.")
+            tensors[".".join(parts)] = _array(name, value)
+    except (ImportError, OSError):
+        raise
+    except Exception as error:  # the readers of files raise whatever they stumble over
+        reason = " ".join(str(error).split())[:300]
+        raise TrainedError(f"{where} cannot be read: {reason}") from None
+    return tensors
+
+
+def _read_file(path: str) -> Any:
+    data = places.read_file(path)
+    # The first bytes of what today's and older versions of PyTorch write.
+    if not data.startswith((b"PK\x03\x04", b"\x80")):
+        return tensors_of(data)
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        raise ImportError(
+            f"{path} was written by torch.save, and PyTorch is not installed here; convert it "
+            "where it is: safetensors.torch.save_file(torch.load(path, weights_only=True), "
+            "'net.safetensors')."
+        ) from None
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whose text advises to execute what the file holds
+        raise ValueError(
+            f"it holds more than tensors, or is damaged ({type(error).__name__}); expected what "
+            "torch.save(module.state_dict(), path) writes."
+        ) from None
+
+
+def _state_dicts(content: Any, levels: int = 4) -> list[Mapping[str, Any]]:
+    """The dicts of nothing but tensors; no script nests one deeper than four levels."""
+    # An optimizer numbers its tensors.
+    if not isinstance(content, Mapping) or not all(isinstance(key, str) for key in content):
+        return []
+    # PyTorch is not imported for its tensors.
+    if content and all(hasattr(x, "detach") or hasattr(x, "__array__") for x in content.values()):
+        return [content]
+    within = content.values() if levels > 1 else ()
+    return [each for value in within for each in _state_dicts(value, levels - 1)]
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    if hasattr(value, "detach"):
+        tensor = value.detach().cpu()
+        # NumPy has no bfloat16; as float32 it is the same number.
+        value = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    array = as_array(name, value)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        return as_array(name, array.astype(np.float32))
+
+
 # --- The layout, and whether the network is that of the layout ------------------------------------
 
 
@@ -99,24 +182,18 @@ def _recognised(tensors: Mapping[str, np.ndarray], model: Any) -> Layout:
 
 def _refuse_other_network(model: Any, layout: Layout) -> None:
     """Compares what is in no weight: the class, its arguments, the scheme's anatomy."""
+    theirs = f"found for a checkpoint of {layout.title}; expected"
     is_theirs: bool = isinstance(model, layout.network)
     if not is_theirs:
-        raise TrainedError(
-            f"a {type(model).__name__} found for a checkpoint of {layout.title}; expected a "
-            f"{layout.network.__name__}."
-        )
+        raise TrainedError(f"a {type(model).__name__} {theirs} a {layout.network.__name__}.")
     for name, value in layout.arguments.items():
         if getattr(model, name) != value:
-            raise TrainedError(
-                f"{name}={getattr(model, name)!r} found for a checkpoint of {layout.title}; "
-                f"expected {name}={value!r}."
-            )
+            raise TrainedError(f"{name}={getattr(model, name)!r} {theirs} {name}={value!r}.")
     scheme, published = schemes.get(model.scheme), schemes.get(layout.scheme)
-    other = _other_parts(scheme.anatomy, published.anatomy, model.num_branches)
-    if other:
+    if other := _other_parts(scheme.anatomy, published.anatomy, model.num_branches):
         raise TrainedError(
-            f"scheme={scheme.name!r} found for a checkpoint of {layout.title}; expected "
-            f"scheme={published.name!r}, or one with the same {', '.join(other)} in its anatomy."
+            f"scheme={scheme.name!r} {theirs} scheme={published.name!r}, or one with the same "
+            f"{', '.join(other)} in its anatomy."
         )
 
 
@@ -124,12 +201,8 @@ def _other_parts(one: schemes.Anatomy, other: schemes.Anatomy, depth: int) -> li
     """The fields in which two anatomies compute different logits in a network of that depth."""
     constants = ("residual", "identity", "beta")
     # Dropout is in no logits of a trained network.
-    names = [field.name for field in dataclasses.fields(one)]
-    differing = [
-        name
-        for name in names
-        if name not in (*constants, "dropout") and getattr(one, name) != getattr(other, name)
-    ]
+    names = [x.name for x in dataclasses.fields(one) if x.name not in (*constants, "dropout")]
+    differing = [name for name in names if getattr(one, name) != getattr(other, name)]
     transitions = tuple(k % 3 == 0 for k in range(depth))  # any will do
     pairs = zip(one.constants(transitions), other.constants(transitions), strict=True)
     for name, pair in zip(constants, pairs, strict=True):
@@ -159,7 +232,7 @@ def _variables(
     sources = {
         (name, path): (_names(layout, path), shape)
         for name, leaf in expected.items()
-        for path, shape in _places(name.split("/", 1)[1], leaf.shape)
+        for path, shape in _blocks(name.split("/", 1)[1], leaf.shape)
     }
     used = {each for names, _ in sources.values() for each in names}
     left = [n for n in tensors if n not in used and not n.endswith("num_batches_tracked")]
@@ -179,7 +252,7 @@ def _variables(
     return flax.traverse_util.unflatten_dict(stacked, sep="/")
 
 
-def _places(path: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
+def _blocks(path: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
     """The names and the shape of a leaf in each of the blocks for which it is stacked."""
     before, rest, after = path.partition("/rest/")
     if rest:

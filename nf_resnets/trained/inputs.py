@@ -42,19 +42,19 @@ class Images:
             object.__setattr__(self, name, tuple(map(kind, getattr(self, name))))
         *sides, channels = self.shape
         check_sides(f"shape={self.shape}", *sides)
-        expected = {
-            "shape": (len(sides) == 2 and channels in (1, 3), "(H, W, C) with 1 channel, or 3"),
-            "mean": (len(self.mean) == channels and all(map(math.isfinite, self.mean)),
-                     f"a finite number for each of the {channels} channels"),
-            "std": (len(self.std) == channels and all(0 < x < math.inf for x in self.std),
-                    f"a number above 0 for each of the {channels} channels"),
-            "max_value": (0 < self.max_value < math.inf, "a number above 0"),
-            "crop": (0 < self.crop <= 1, "a number above 0 and up to 1"),
-            "class_names": (len(self.class_names) >= 2, "two or more"),
-        }  # fmt: skip
-        for name, (fits, what) in expected.items():
+        numbers = f"for each of the {channels} channels"
+        for name, fits, expected in (
+            ("shape", len(sides) == 2 and channels in (1, 3), "(H, W, C) with 1 channel, or 3"),
+            ("mean", len(self.mean) == channels and all(map(math.isfinite, self.mean)),
+             f"a finite number {numbers}"),
+            ("std", len(self.std) == channels and all(0 < x < math.inf for x in self.std),
+             f"a number above 0 {numbers}"),
+            ("max_value", 0 < self.max_value < math.inf, "a number above 0"),
+            ("crop", 0 < self.crop <= 1, "a number above 0 and up to 1"),
+            ("class_names", len(self.class_names) >= 2, "two or more"),
+        ):  # fmt: skip
             if not fits:
-                raise ValueError(f"{name}={getattr(self, name)!r} found; expected {what}.")
+                raise ValueError(f"{name}={getattr(self, name)!r} found; expected {expected}.")
 
     @classmethod
     def of(cls, dataset: Dataset) -> Images:
@@ -65,13 +65,9 @@ class Images:
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
-    """Sentences, and the SentencePiece models that cut them into tokens.
+    """Sentences of two languages, such as ``"de"``, and the SentencePiece models of their tokens.
 
-    Attributes:
-      source: the source language, such as ``"de"``.
-      target: the target language.
-      source_vocabulary: the serialized SentencePiece model of the source.
-      target_vocabulary: that of the target; the same bytes where the two share one.
+    The two vocabularies are the same bytes where the languages share one.
     """
 
     source: str

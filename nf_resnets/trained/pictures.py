@@ -19,9 +19,8 @@ def read_picture(
 ) -> np.ndarray:
     """Reads an image file, and brings it to the shape and the scale that a network takes.
 
-    The picture is turned as its camera says, laid on white where it is transparent, made grey or
-    coloured as the network needs it, cropped in the middle to the network's proportions and
-    ``inputs.crop``, and resized with a bicubic filter. White is ``inputs.max_value``.
+    The picture is turned as its camera says, laid on white where it is transparent, cropped in the
+    middle to the network's proportions and ``inputs.crop``, and resized with a bicubic filter.
 
     Args:
       path: of a file in one of :data:`nf_resnets.data.pictures.FORMATS`.
@@ -35,9 +34,8 @@ def read_picture(
       OSError: if there is no such file.
       ValueError: if it is no image, or its range of values is unknown.
     """
-    picture = decode(Path(path), places.read_file(path))
     height, width, channels = inputs.shape
-    picture = picture.convert("L" if channels == 1 else "RGB")
+    picture = decode(Path(path), places.read_file(path)).convert("L" if channels == 1 else "RGB")
     picture = fitted(picture, height, width, crop=inputs.crop)
     pixels = np.asarray(picture, np.float32).reshape(inputs.shape) / 255
     return np.float32(inputs.max_value) * (1 - pixels if invert else pixels)

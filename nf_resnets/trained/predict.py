@@ -12,14 +12,8 @@ import jax
 import numpy as np
 
 from nf_resnets import data, training
-from nf_resnets.trained.file import (
-    Trained,
-    TrainedError,
-    expected_leaves,
-    load,
-    named,
-    refuse_other_leaves,
-)
+from nf_resnets.trained import file
+from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.pictures import read_picture
 
@@ -85,19 +79,17 @@ def classify(
 ) -> list[tuple[str, float]]:
     """The likeliest class of each image, with its probability.
 
-    :func:`predict` gives the probabilities of all classes.
-
     Args:
       network: as :func:`nf_resnets.fit` returns it, or its file.
-      images: image files, or raw pixels ``[B, H, W, C]``. Files are cropped in the middle, resized,
-        and made grey or coloured as the network needs them.
+      images: image files, see :func:`nf_resnets.trained.pictures.read_picture`, or raw pixels
+        ``[B, H, W, C]``.
 
     Raises:
-      TrainedError: if the network does not take images, an image cannot be read, which is named, or
-        pixels are scaled to 0 to 1 where the network takes raw ones.
+      TrainedError: as :func:`predict`, or if an image cannot be read, which is named, or pixels
+        are scaled to 0 to 1 where the network takes raw ones.
     """
     if not isinstance(network, Trained):
-        network = load(network)
+        network = file.load(network)
     inputs = images_of(network)
     if isinstance(images, np.ndarray | jax.Array):
         pixels = np.asarray(images)
@@ -109,7 +101,7 @@ def classify(
             )
     else:
         files = [images] if isinstance(images, str | os.PathLike) else images
-        pixels = np.array([read_picture(file, inputs) for file in files], np.float32)
+        pixels = np.array([read_picture(each, inputs) for each in files], np.float32)
         pixels = pixels.reshape(-1, *inputs.shape)
     return [ranked(each, inputs.class_names, 1)[0] for each in predict(network, pixels)]
 
@@ -117,8 +109,8 @@ def classify(
 def refuse_other_network(trained: Trained) -> None:
     """Refuses variables that are not those of the network, of which Flax reads those it knows."""
     if isinstance(trained.model, nn.Module):
-        expected = expected_leaves(trained.model, trained.inputs)
-        refuse_other_leaves(named(trained.variables), expected)
+        expected = file.expected_leaves(trained.model, trained.inputs)
+        file.refuse_other_leaves(file.named(trained.variables), expected)
 
 
 def ranked(

@@ -22,11 +22,7 @@ from nf_resnets.training.wave import Hooks, Stopped, train
 
 
 class StoppedError(TrainedError):
-    """A training that a signal stopped; the sentence says how to go on.
-
-    Attributes:
-      exit_code: of a process so ended.
-    """
+    """A training that a signal stopped; ``exit_code`` is that of a process so ended."""
 
     def __init__(self, checkpoints: Checkpoints, exit_code: int) -> None:
         text = "nothing was written."
@@ -83,12 +79,10 @@ def train_one(
     *,
     finish: Callable[[Program, Plan, Any], Mapping[str, Any]] | None = None,
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Trains one run to its end; with checkpoints it is saved and resumed, also by a signal.
+    """Trains one run to its end; returns the state after the last step, and the run's row.
 
-    ``finish(program, plan, state)`` gives more measures of the finished run.
-
-    Returns:
-      The state after the last step, and the run's row.
+    With checkpoints it is saved and resumed, also by a signal. ``finish(program, plan, state)``
+    gives more measures of the finished run.
 
     Raises:
       StoppedError: if a signal came; the run is saved.

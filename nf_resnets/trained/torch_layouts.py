@@ -1,8 +1,7 @@
 """Published PyTorch networks as tables: our layers' names, and theirs.
 
-A table says where a layer's tensors are; the kind of the leaf says how it is made of them
-(:mod:`nf_resnets.trained.from_torch`). What the names do not say, the constants of the branches and
-the places of activations and pools, is in the layout's scheme and in the network's arguments.
+What the names do not say, the constants of the branches and the places of activations and pools, is
+in the layout's scheme and in the network's arguments.
 """
 
 from __future__ import annotations
@@ -54,23 +53,6 @@ def _regex(name: str) -> str:
     return re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(name))
 
 
-TORCHVISION_RESNET = Layout(
-    name="torchvision-resnet",
-    title="torchvision's and timm's ResNets",
-    network=models.ResNet,
-    arguments={"version": 1},
-    scheme="batchnorm",
-    names={
-        "stem": "conv1",
-        "norm_stem": "bn1",
-        "stage_{stage}/{block}/conv_{layer}": "layer{stage}.{block}.conv{layer}",
-        "stage_{stage}/{block}/norm_{layer}": "layer{stage}.{block}.bn{layer}",
-        "stage_{stage}/{block}/shortcut": "layer{stage}.{block}.downsample.0",
-        "stage_{stage}/{block}/norm_shortcut": "layer{stage}.{block}.downsample.1",
-        "head": "fc",
-    },
-)
-
 _FIXUP_NAMES = {
     "stem": "conv1",
     "bias_stem": "bias1",
@@ -82,66 +64,77 @@ _FIXUP_NAMES = {
     "head": "fc",
 }
 
-FIXUP_CIFAR = Layout(
-    name="fixup-cifar",
-    title="the Fixup authors' ResNets for CIFAR",
-    network=models.CifarResNet,
-    scheme="fixup",
-    names=_FIXUP_NAMES,
-    mean=(0.4914, 0.4822, 0.4465),
-    std=(0.2023, 0.1994, 0.2010),
-    side=32,
-    crop=1.0,
+_ALL = (
+    Layout(
+        name="torchvision-resnet",
+        title="torchvision's and timm's ResNets",
+        network=models.ResNet,
+        arguments={"version": 1},
+        scheme="batchnorm",
+        names={
+            "stem": "conv1",
+            "norm_stem": "bn1",
+            "stage_{stage}/{block}/conv_{layer}": "layer{stage}.{block}.conv{layer}",
+            "stage_{stage}/{block}/norm_{layer}": "layer{stage}.{block}.bn{layer}",
+            "stage_{stage}/{block}/shortcut": "layer{stage}.{block}.downsample.0",
+            "stage_{stage}/{block}/norm_shortcut": "layer{stage}.{block}.downsample.1",
+            "head": "fc",
+        },
+    ),
+    Layout(
+        name="fixup-cifar",
+        title="the Fixup authors' ResNets for CIFAR",
+        network=models.CifarResNet,
+        scheme="fixup",
+        names=_FIXUP_NAMES,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+        side=32,
+        crop=1.0,
+    ),
+    Layout(
+        name="fixup-imagenet",
+        title="the Fixup authors' ResNets for ImageNet",
+        network=models.ResNet,
+        arguments={"version": 1},
+        scheme="fixup",
+        names={**_FIXUP_NAMES, "stage_{stage}/{block}/shortcut": "layer{stage}.{block}.downsample"},
+    ),
+    Layout(
+        name="rescalenet",
+        title="the RescaleNet authors' ResNets",
+        network=models.ResNet,
+        arguments={"version": 1},
+        scheme="rescalenet_published",
+        names={
+            "stem": "conv1",
+            "bias_stem": "addbias1",
+            "stage_{stage}/{block}/bias_{layer}a": "layer{stage}.{block}.addbias{layer}",
+            "stage_{stage}/{block}/conv_{layer}": "layer{stage}.{block}.conv{layer}",
+            "stage_{stage}/{block}/multiplier": "layer{stage}.{block}._scale",
+            "stage_{stage}/{block}/bias_shortcut": "layer{stage}.{block}.downsample.1",
+            "stage_{stage}/{block}/shortcut": "layer{stage}.{block}.downsample.2",
+            "bias_head": "addbias2",
+            "head": "fc",
+        },
+    ),
+    Layout(
+        name="timm-nf-resnet",
+        title="timm's NF-ResNets",
+        network=models.ResNet,
+        arguments={"version": 2},
+        scheme="nf_resnet_timm",
+        names={
+            "stem": "stem.conv",
+            "stage_{stage}/{block}/conv_{layer}": "stages.{stage0}.{block}.conv{layer}",
+            "stage_{stage}/{block}/shortcut": "stages.{stage0}.{block}.downsample.conv",
+            "head": "head.fc",
+        },
+        side=256,
+        crop=0.94,
+    ),
 )
-
-FIXUP_IMAGENET = Layout(
-    name="fixup-imagenet",
-    title="the Fixup authors' ResNets for ImageNet",
-    network=models.ResNet,
-    arguments={"version": 1},
-    scheme="fixup",
-    names={**_FIXUP_NAMES, "stage_{stage}/{block}/shortcut": "layer{stage}.{block}.downsample"},
-)
-
-RESCALENET = Layout(
-    name="rescalenet",
-    title="the RescaleNet authors' ResNets",
-    network=models.ResNet,
-    arguments={"version": 1},
-    scheme="rescalenet_published",
-    names={
-        "stem": "conv1",
-        "bias_stem": "addbias1",
-        "stage_{stage}/{block}/bias_{layer}a": "layer{stage}.{block}.addbias{layer}",
-        "stage_{stage}/{block}/conv_{layer}": "layer{stage}.{block}.conv{layer}",
-        "stage_{stage}/{block}/multiplier": "layer{stage}.{block}._scale",
-        "stage_{stage}/{block}/bias_shortcut": "layer{stage}.{block}.downsample.1",
-        "stage_{stage}/{block}/shortcut": "layer{stage}.{block}.downsample.2",
-        "bias_head": "addbias2",
-        "head": "fc",
-    },
-)
-
-TIMM_NF_RESNET = Layout(
-    name="timm-nf-resnet",
-    title="timm's NF-ResNets",
-    network=models.ResNet,
-    arguments={"version": 2},
-    scheme="nf_resnet_timm",
-    names={
-        "stem": "stem.conv",
-        "stage_{stage}/{block}/conv_{layer}": "stages.{stage0}.{block}.conv{layer}",
-        "stage_{stage}/{block}/shortcut": "stages.{stage0}.{block}.downsample.conv",
-        "head": "head.fc",
-    },
-    side=256,
-    crop=0.94,
-)
-
-LAYOUTS = {
-    layout.name: layout
-    for layout in (TORCHVISION_RESNET, FIXUP_CIFAR, FIXUP_IMAGENET, RESCALENET, TIMM_NF_RESNET)
-}
+LAYOUTS = {layout.name: layout for layout in _ALL}
 """The published layouts by name."""
 
 __all__ = ["LAYOUTS", "Layout"]

@@ -24,8 +24,7 @@ _SMALL = {Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER, Role.ALPHA, Role
 def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
     """Gives a network a new head, for other classes; all other leaves stay as they are.
 
-    The head starts as the network's scheme has it: with Fixup at 0 (rule 1 of section 3), so that
-    the first loss is ``ln c`` and the first step moves the head alone; elsewhere drawn.
+    The head starts as the network's scheme has it: with Fixup at 0, elsewhere drawn.
 
     Args:
       trained: a network for images.

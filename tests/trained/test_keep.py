@@ -10,10 +10,10 @@ import pytest
 
 import nf_resnets
 from nf_resnets import data, trained
+from nf_resnets.cli.sweep import Networks
 from nf_resnets.sweep import Rows, command
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.options import Options
-from nf_resnets.trained.keep import Networks
 from nf_resnets.training import create_state
 from nf_resnets.training.wave import row_of
 from tests.sweep import small
