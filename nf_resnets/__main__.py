@@ -30,8 +30,6 @@ COMMANDS = {
     "from-torch": "keep a PyTorch checkpoint as a network of this library",
     "show": "print the contents of a network's file",
 }
-MODULES = {"sweep": "sweep", "find-lr": "find_lr", "analyze": "analyze"}
-"""The modules of :mod:`nf_resnets.cli` with one command; the others are in ``networks``."""
 
 
 def experiments() -> dict[str, str]:
@@ -61,26 +59,25 @@ def main() -> int:
         titles = {each: _title(module) for each, module in experiments().items()}
         name = _chosen(f"{prog} experiment", "NAME", titles)
         return _experiment(name, f"{prog} experiment {name}")
-    return _run(_command(name), f"{prog} {name}")
-
-
-def _run(command: type, prog: str) -> int:
     from nf_resnets.sweep.command import end
     from nf_resnets.sweep.options import with_config
+
+    command = _command(name)
 
     def called() -> int | None:
         has_config = hasattr(command, "config")
         default = with_config(command(), sys.argv[1:]) if has_config else None
-        code: int | None = read(command, prog, default=default)()
+        code: int | None = read(command, f"{prog} {name}", default=default)()
         return code
 
     return end(called)
 
 
 def _command(name: str) -> Any:
-    """The dataclass of a command."""
-    module = importlib.import_module(f"nf_resnets.cli.{MODULES.get(name, 'networks')}")
-    return getattr(module, name.title().replace("-", ""))
+    """The dataclass of a command: some have a module of :mod:`nf_resnets.cli` for themselves."""
+    own = name in ("sweep", "find-lr", "analyze")
+    module = f"nf_resnets.cli.{name.replace('-', '_') if own else 'networks'}"
+    return getattr(importlib.import_module(module), name.title().replace("-", ""))
 
 
 def _chosen(prog: str, kind: str, names: Mapping[str, str]) -> str:
@@ -105,8 +102,7 @@ def _chosen(prog: str, kind: str, names: Mapping[str, str]) -> str:
 def _experiment(name: str, prog: str, **changed: Any) -> int:
     module: Any = importlib.import_module(experiments()[name])
     known = [module.EXPERIMENT] if hasattr(module, "EXPERIMENT") else []
-    code: int = module.run(*known, prog, **changed)
-    return code
+    return int(module.run(*known, prog, **changed))
 
 
 def _completion(prog: str) -> int:

@@ -34,11 +34,8 @@ def program() -> str:
 def read(command: type, prog: str = "", description: str | None = None, default: Any = None) -> Any:
     """Reads ``sys.argv`` into a dataclass; help and mistakes end the process as tyro does.
 
-    Args:
-      command: a dataclass; the text under a field is its help.
-      prog: the name of the command in its help; by default how it was started.
-      description: by default the docstring.
-      default: the options that are not given; by default the defaults of the fields.
+    The help has ``prog``, by default how the command was started, and ``description``, by default
+    the docstring; ``default`` is in place of the defaults of the fields.
     """
     width = shutil.get_terminal_size().columns - 1
     text = (inspect.getdoc(command) or "") if description is None else description
@@ -56,14 +53,11 @@ def read(command: type, prog: str = "", description: str | None = None, default:
 
 
 def finish(command: Callable[[], int | None]) -> int:
-    """Runs a command, and says in one sentence why it cannot go on.
-
-    Args:
-      command: returns the exit code; a ValueError, OSError or ImportError is bad input.
+    """Runs a command, which returns its exit code, and says in one sentence why it cannot go on.
 
     Returns:
-      The exit code: 2 for bad input or the error's ``exit_code``, 130 after Ctrl-C, 141 when nobody
-      reads the output any more (``| head``).
+      The exit code: 2 for bad input (a ValueError, OSError or ImportError) or the error's
+      ``exit_code``, 130 after Ctrl-C, 141 when nobody reads the output any more (``| head``).
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # Names of classes and files are escaped where the terminal lacks their letters.
@@ -108,13 +102,10 @@ def _dataclass(info: tyro.constructors.StructTypeInfo) -> Any:
     hints = typing.get_type_hints(info.type, include_extras=True)
     fields = []
     for field in dataclasses.fields(info.type):
-        default: Any = tyro.constructors.MISSING_NONPROP
-        if isinstance(info.default, info.type):
-            default = getattr(info.default, field.name)
-        elif field.default is not dataclasses.MISSING:
-            default = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
+        is_given = isinstance(info.default, info.type)
+        default = getattr(info.default, field.name) if is_given else field.default
+        if default is dataclasses.MISSING:
+            default = tyro.constructors.MISSING_NONPROP
         option = tyro.conf.arg(metavar=_metavar(hints[field.name]), help_behavior_hint=_default)
         named: Any = Annotated[(hints[field.name], option)]
         spec = tyro.constructors.StructFieldSpec(field.name, named, default, helps.get(field.name))

@@ -12,11 +12,7 @@ from pathlib import Path
 
 
 def try_folder(path: str | os.PathLike[str]) -> Path:
-    """Expands ``~``, makes the folder where it is missing, and writes a trial file in it.
-
-    Raises:
-      OSError: if it cannot be made or written to.
-    """
+    """Expands ``~``, makes the folder where it is missing, and writes a trial file in it."""
     folder = Path(path).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -26,12 +22,7 @@ def try_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def try_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """Expands ``~``, and tries whether a file can be written there.
-
-    Raises:
-      OSError: if something else is there, a file that must not be overwritten is there, or its
-        folder cannot be written to.
-    """
+    """Expands ``~``, and tries whether a file can be written there."""
     file = Path(path).expanduser()
     if os.path.lexists(file) and not file.is_file():
         raise OSError(f"{file} is a folder, a broken link or no file; expected a file name.")
@@ -42,11 +33,7 @@ def try_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
 
 
 def write_whole(path: Path, data: bytes, *, overwrite: bool) -> None:
-    """Writes a file whole or not at all: beside it first, then under its name.
-
-    Raises:
-      OSError: if it is there already and must not be overwritten, or cannot be written.
-    """
+    """Writes a file whole or not at all: beside it first, then under its name."""
     path = try_file(path, overwrite=overwrite)
     part = path.with_name(f".part-{uuid.uuid4().hex}")
     try:
@@ -61,9 +48,7 @@ def write_whole(path: Path, data: bytes, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[int]:
-    """Opens a file that no other process holds, and holds it until the block ends.
-
-    The system lets go when the process ends, however it ends.
+    """Opens a file and holds it until the block, or the process, ends.
 
     Raises:
       BlockingIOError: if another process holds the file.
@@ -80,11 +65,7 @@ def held(path: Path) -> Iterator[int]:
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Reads a file; a pipe or a device, which may never end, is refused.
-
-    Raises:
-      OSError: if it is no file, or cannot be read.
-    """
+    """Reads a file; a pipe or a device, which may never end, is refused."""
     file = Path(path).expanduser()
     if file.exists() and not file.is_file():
         raise OSError(f"{file} is a folder or no regular file; expected a file.")

@@ -8,6 +8,7 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import data, places, roles, schemes, trained
-from nf_resnets.cli.page import Page, measure, measure_model, start
-from nf_resnets.data.pictures import check_sides
-from nf_resnets.models import DTYPES, Dtype, architectures, dtype_of
+from nf_resnets.analysis.bounds import excess_loss, refuse_inhomogeneous
+from nf_resnets.analysis.closed_form import ClosedForm
+from nf_resnets.analysis.observe import Activations, Network, observe
+from nf_resnets.analysis.predicted import predicted
+from nf_resnets.analysis.signal import eta, gradient_norms, signal_of
+from nf_resnets.analysis.weights import multipliers, random_head
+from nf_resnets.models import architectures
 from nf_resnets.plotting.page import page_figure
 from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw
+from nf_resnets.roles import Role, RoleMap
 from nf_resnets.sweep.options import DataDir
+from nf_resnets.training.program import quick_compile
 
-FAMILIES = ("pre_activation", "post_activation")
 FIGURE, TABLE = "page.png", "blocks.csv"
 
-MOST_PIXELS = 1 << 26
-"""Pixels of a batch; every layer takes memory for them."""
+CLOSED = ("skip", "branch", "sum", "share")
+"""What the closed form has of a block."""
 
 NOT_AT_START = ("k", "name", "transition", "bound")
 """The columns that a trained network has once; the others it has as it started, too."""
@@ -60,12 +66,8 @@ class Analyze:
     """Training images that are sent through; RescaleNet's biases are set from the same ones."""
     seed: int = 0
     """Of the weights and of the choice of images."""
-    image_size: int = 0
-    """Resize images to so many pixels a side; 0 leaves them. (resnet-* is made for 224.)"""
     stem_channels: int = 0
     """Channels of the stem, of which all others are multiples; 0 for the network's own."""
-    dtype: Dtype = DTYPES[0]
-    """What the network computes in; its parameters are float32 in either case."""
     out: Path | None = None
     """The folder to write; by default runs/analysis/MODEL-SCHEME-DATASET."""
 
@@ -86,6 +88,20 @@ class Analyze:
         print("\n".join(f"  {each}" for each in (FIGURE, TABLE) if (folder / each).exists()))
 
 
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """The measures of a network.
+
+    Attributes:
+      rows: one for each residual block. ``squared_mean`` and ``variance`` are the sum's, the
+        columns ``closed_`` the closed form's, ``start_`` those before training.
+      notes: sentences about the whole network.
+    """
+
+    rows: list[dict[str, Any]]
+    notes: list[str]
+
+
 def page_of(options: Analyze) -> Page:
     """Measures a network at initialisation, a trained one beside it, or one of the user's own."""
     keys = jax.random.split(jax.random.key(options.seed), 3)
@@ -93,17 +109,14 @@ def page_of(options: Analyze) -> Page:
         return _page_of_function(options.network, keys[2])
     if options.file:
         return _page_of_file(options, keys)
-    family = architectures.find(options.model).family
-    _check_family(family, f"--model {options.model}")
+    family = _family(architectures.find(options.model), f"--model {options.model}")
     scheme = schemes.fitting(options.scheme, family)
     dataset = data.load(options.dataset, options.data_dir)
     images, labels = _batch(dataset, options)
-    more: dict[str, Any] = {"dtype": dtype_of(options.dtype)}
-    if options.stem_channels:
-        more["stem_channels"] = options.stem_channels
+    more = {"stem_channels": options.stem_channels} if options.stem_channels else {}
     model = architectures.make(options.model, scheme, num_classes=dataset.num_classes, **more)
     variables = start(model, scheme, images, keys)
-    return measure_model(model, family, variables, images, labels, keys[2])
+    return _measure_model(model, family, variables, images, labels, keys[2])
 
 
 def _page_of_function(name: str, key: jax.Array) -> Page:
@@ -116,7 +129,7 @@ def _page_of_function(name: str, key: jax.Array) -> Page:
             f"--network {name} found; expected module:function, and {module} has none."
         )
     network, params, inputs, labels = make()
-    return measure(network, params, inputs, labels, roles.read(network, params, *inputs), key)
+    return _measure(network, params, inputs, labels, roles.read(network, params, *inputs), key)
 
 
 def _page_of_file(options: Analyze, keys: jax.Array) -> Page:
@@ -125,12 +138,9 @@ def _page_of_file(options: Analyze, keys: jax.Array) -> Page:
     model, inputs = loaded.model, loaded.inputs
     if not isinstance(inputs, trained.Images):
         raise ValueError(f"--file {options.file} translates; expected a network for images.")
-    if options.image_size or options.stem_channels or options.dtype != DTYPES[0]:
-        raise ValueError(
-            "--image-size, --stem-channels or --dtype found beside --file, which says them."
-        )
-    family = architectures.architecture_of(model).family
-    _check_family(family, f"--file {options.file}")
+    if options.stem_channels:
+        raise ValueError("--stem-channels found beside --file, which says them.")
+    family = _family(architectures.architecture_of(model), f"--file {options.file}")
     dataset = data.load(options.dataset, options.data_dir)
     images, labels = _batch(dataset, options, inputs)
     notes = []
@@ -142,7 +152,7 @@ def _page_of_file(options: Analyze, keys: jax.Array) -> Page:
         )
     variables = start(model, schemes.get(model.scheme), images, keys)
     before, page = (
-        measure_model(model, family, each, images, labels, keys[2])
+        _measure_model(model, family, each, images, labels, keys[2])
         for each in (variables, dict(loaded.variables))
     )
     rows = []
@@ -155,12 +165,13 @@ def _page_of_file(options: Analyze, keys: jax.Array) -> Page:
     return Page(rows, notes)
 
 
-def _check_family(family: str, what: str) -> None:
-    if family not in FAMILIES:
+def _family(architecture: Any, what: str) -> str:
+    if architecture.family not in ("pre_activation", "post_activation"):
         raise ValueError(
             f"{what} found; expected a residual network for images, such as wrn-28-10, "
             "cifar-resnet-110 or resnet-50."
         )
+    return str(architecture.family)
 
 
 def _batch(
@@ -176,17 +187,126 @@ def _batch(
     if inputs:
         pixels = pixels.astype(jnp.float32) * (inputs.max_value / dataset.max_value)
     images = data.normalize(pixels, jnp.asarray(scale.mean), jnp.asarray(scale.std))
-    side = (options.image_size,) * 2 if options.image_size else images.shape[1:3]
-    check_sides(f"--image-size {options.image_size}", *side)
-    shape = (len(images), *(inputs.shape[:2] if inputs else side), images.shape[3])
-    if shape[0] * shape[1] * shape[2] > MOST_PIXELS:
-        raise ValueError(
-            f"--batch-size {shape[0]} images of {shape[1]} x {shape[2]} pixels found; expected at "
-            f"most {MOST_PIXELS:,} pixels together."
-        )
-    if images.shape != shape:
+    if inputs and images.shape[1:3] != inputs.shape[:2]:
+        shape = (len(images), *inputs.shape[:2], images.shape[3])
         images = jax.image.resize(images, shape, "linear")
     return images, jnp.asarray(dataset.train.labels[chosen])
+
+
+# --- The measures of each residual branch, for one batch ------------------------------------------
+
+
+def start(model: Any, scheme: schemes.Scheme, images: jax.Array, keys: jax.Array) -> Any:
+    """Parameters and batch statistics of a network at initialisation."""
+
+    def drawn(key: jax.Array, draw_key: jax.Array) -> Any:
+        variables = dict(model.init(key, images[:1]))
+        params = scheme.init(variables["params"], model.num_branches, key=draw_key)
+        return {**variables, "params": params}
+
+    def network(params: Any, images: jax.Array) -> Any:
+        return model.apply({"params": params}, images)
+
+    variables = _quickly(drawn)(keys[0], keys[1])
+    if scheme.calibrate is not None:
+        params = scheme.calibrate(variables["params"], network=network, inputs=(images,))
+        variables["params"] = params
+    return variables
+
+
+def _measure_model(
+    model: Any, family: str, variables: Any, images: jax.Array, labels: jax.Array, key: jax.Array
+) -> Page:
+    """Measures a network of this library, beside its closed form."""
+    params = variables["params"]
+    rest = {name: tree for name, tree in variables.items() if name == "batch_stats"}
+
+    def network(params: Any, images: jax.Array) -> jax.Array:
+        state = {"params": params, **rest}
+        return model.apply(state, images, train=bool(rest), mutable=list(rest))[0]
+
+    def form_of(blocks: list[Activations]) -> ClosedForm | None:
+        return predicted(params, model.scheme, blocks, family=family)
+
+    page = _measure(network, params, (images,), labels, roles.assign(params), key, form_of)
+    note = "Closed form: none is known for this scheme in this network."
+    if "closed_sum" in page.rows[0]:
+        note = (
+            "Closed form: the recursion for independent wide layers with these weights' sizes and "
+            "this padding, from the first block's input on"
+            + (", with the ReLU after every sum." if family == "post_activation" else ".")
+        )
+    return Page(page.rows, [*page.notes, note])
+
+
+def _measure(
+    network: Network,
+    params: Any,
+    inputs: Any,
+    labels: Any,
+    role_map: RoleMap,
+    key: jax.Array,
+    form_of: Callable[[list[Activations]], ClosedForm | None] = lambda blocks: None,
+) -> Page:
+    """Sends a batch through a network and back; ``form_of(blocks)`` is its closed form."""
+    notes, shown = [], params
+    heads = [v for leaf, v in role_map.items(params) if leaf.role is Role.HEAD and leaf.weight]
+    if heads and not any(np.any(np.asarray(value)) for value in heads):
+        shown = random_head(params, key, rules=role_map)
+        notes.append(
+            "Backward: the scheme starts the head at 0, which lets no gradient through; here it is "
+            "drawn from N(0, 1/fan_in)."
+        )
+
+    def measures(params: Any) -> Any:
+        logits, blocks = observe(network, params, *inputs)
+        norms = gradient_norms(network, params, *inputs, labels=labels)
+        return blocks, signal_of(blocks), eta(blocks), norms, excess_loss(logits, labels).mean()
+
+    blocks, signal, etas, norms, excess = jax.device_get(_quickly(measures)(shown))
+    form, scalars = form_of(blocks), multipliers(params, rules=role_map)
+    homogeneous = True
+    try:
+        refuse_inhomogeneous(params, role_map)
+        notes.append(
+            f"Theorem 1: excess loss l - H = {excess:.3g}; the norm of the gradient at a block's "
+            "input is at least that over the norm of the input."
+        )
+    except ValueError:
+        homogeneous = False
+    rows = []
+    for at, (branch, block) in enumerate(zip(role_map.branches, blocks, strict=True)):
+        norm = (block.input.size * float(signal.input.second[at])) ** 0.5
+        values = {
+            **{name: getattr(signal, name).second[at] for name in signal._fields},
+            "share": signal.share[at],
+            "squared_mean": signal.sum.squared_mean[at],
+            "variance": signal.sum.variance[at],
+            "gradient_norm": norms[at],
+            "bound": excess / norm if homogeneous else np.nan,
+            "eta": etas[at],
+            "scalar": scalars[at],
+        }
+        if form is not None:
+            values |= {f"closed_{name}": getattr(form, name)[at] for name in CLOSED}
+            # The form says how gradients grow from the last block on.
+            values["closed_gradient"] = norms[-1] * form.gradient[at] / form.gradient[-1]
+        transition = block.input.shape != block.sum.shape
+        row = {"k": at + 1, "name": branch.name, "transition": transition}
+        rows.append(row | {name: _number(value) for name, value in values.items()})
+    return Page(rows, notes)
+
+
+def _quickly(function: Any) -> Any:
+    # Everything runs once: what counts is how long it takes to compile.
+    return jax.jit(function, compiler_options=quick_compile(jax.devices()[0]))
+
+
+def _number(value: Any) -> Any:
+    return "" if np.isnan(value) else float(f"{float(value):.6g}")
+
+
+# --- Its files ------------------------------------------------------------------------------------
 
 
 def _named(options: Analyze) -> tuple[str, str]:
@@ -211,16 +331,13 @@ def write(page: Page, options: Analyze, folder: Path) -> None:
         print(NO_MATPLOTLIB, file=sys.stderr)
         return
     about = f"{options.batch_size} images of {options.dataset}, seed {options.seed}; "
-    page_figure(
-        page.rows,
-        folder / FIGURE,
-        title=_named(options)[0],
-        subtitle=(
-            f"{len(page.rows)} residual branches; {'' if options.network else about}dots: "
-            f"measured, vertical lines: a stage begins. {' '.join(page.notes)}"
-        ),
-        reference="start" if options.file else "closed",
+    subtitle = (
+        f"{len(page.rows)} residual branches; {'' if options.network else about}dots: "
+        f"measured, vertical lines: a stage begins. {' '.join(page.notes)}"
     )
+    reference: Any = "start" if options.file else "closed"
+    page_figure(page.rows, folder / FIGURE, title=_named(options)[0], subtitle=subtitle,
+                reference=reference)  # fmt: skip
 
 
-__all__ = ["Analyze", "page_of", "write"]
+__all__ = ["Analyze", "Page", "page_of", "start", "write"]

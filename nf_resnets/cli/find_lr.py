@@ -64,15 +64,11 @@ class FindLr:
 
 
 def at_end(row: Row) -> dict[str, Any]:
-    """A run with the training loss of the last tenth of its steps.
+    """A run with the training loss of the last tenth of its steps, for that of its last epoch.
 
-    Its row has that of the last epoch: after 100 steps all of them, or a single one.
-
-    Example:
-      >>> measures = {"curve": {"step": [1, 2, 3], "loss": [3.0, 2.0, 1.0]}}
-      >>> row = {"state": "finished", "train_loss": 2.0, "measures": measures}
-      >>> at_end(row)["train_loss"]
-      1.0
+    >>> measures = {"curve": {"step": [1, 2, 3], "loss": [3.0, 2.0, 1.0]}}
+    >>> at_end({"state": "finished", "train_loss": 2.0, "measures": measures})["train_loss"]
+    1.0
     """
     if row["state"] != "finished":
         return dict(row)
