@@ -16,24 +16,13 @@ The figures and the report of a sweep are made of rows, one for each run:
 ['table.txt', 'figure.png', 'figure.svg', 'report.html']
 """
 
-from nf_resnets.plotting.coordinates import coordinates_figure
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, curves_of, moving_average
-from nf_resnets.plotting.depth import depth_figure
 from nf_resnets.plotting.rates import rates_figure
 from nf_resnets.plotting.report import SweepResults
+from nf_resnets.plotting.sizes import coordinates_figure, depth_figure, transfer_figure
 from nf_resnets.plotting.sweep import sweep_figures
-from nf_resnets.plotting.transfer import transfer_figure
 
 __all__ = [
-    "Curve",
-    "Panel",
-    "SweepResults",
-    "coordinates_figure",
-    "curves_figure",
-    "curves_of",
-    "depth_figure",
-    "moving_average",
-    "rates_figure",
-    "sweep_figures",
-    "transfer_figure",
-]
+    "Curve", "Panel", "SweepResults", "coordinates_figure", "curves_figure", "curves_of",
+    "depth_figure", "moving_average", "rates_figure", "sweep_figures", "transfer_figure",
+]  # fmt: skip

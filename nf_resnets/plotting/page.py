@@ -39,16 +39,10 @@ def page_figure(
 ) -> None:
     """Draws the page of a network and saves it.
 
-    Second moments of skip, branch and sum with the closed form over them, the branch's fraction of
-    the sum, the channels' squared means and variances, gradients with Theorem 1's bound, ``eta_k``
-    and scalars.
-
     Args:
-      rows: one for each block, with ``k``, ``transition`` and any of the columns ``skip``,
-        ``branch``, ``sum``, ``closed_skip``, ``closed_branch``, ``closed_sum``, ``share``,
-        ``closed_share``, ``squared_mean``, ``variance``, ``gradient_norm``, ``closed_gradient``,
-        ``bound``, ``eta`` and ``scalar``; a panel of which nothing is there is left out.
-      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
+      rows: one for each block, with ``k``, ``transition`` and any of the columns of ``_PANELS``; a
+        panel of which nothing is there is left out.
+      path: as of :func:`nf_resnets.plotting.curves_figure`.
       title: the network.
       subtitle: the settings.
       reference: what is drawn as lines beside the dots: the closed form, or the network's start,

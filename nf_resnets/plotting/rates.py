@@ -1,8 +1,4 @@
-"""Accuracy and loss against the learning rate: a sweep's raw result.
-
-The figures of a sweep take optima and fits as plain mappings, with the fields that
-``dataclasses.asdict`` makes of ``Optimum`` and ``Regimes`` in ``nf_resnets.sweep``.
-"""
+"""Accuracy and loss against the learning rate: a sweep's raw result."""
 
 from __future__ import annotations
 
@@ -47,9 +43,8 @@ def rates_figure(
     the grid.
 
     Args:
-      optima: with ``group``, ``metric``, ``best``, ``mean``, ``at_edge`` and ``rates``, each of
-        which has ``rate``, ``mean``, ``std`` and ``diverged``.
-      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
+      optima: what ``dataclasses.asdict`` makes of :class:`nf_resnets.sweep.Optimum`.
+      path: as of :func:`nf_resnets.plotting.curves_figure`.
       title: what the figure shows.
       subtitle: the settings it was made with.
       chance: the accuracy of guessing, 0 to 1; drawn where accuracy is.

@@ -122,10 +122,7 @@ def log_axis(axis: Any, base: int, low: float, high: float) -> None:
 
 
 def diverged_band(axes: Any, marks: Sequence[tuple[float, Any]], *, bottom: bool) -> None:
-    """Adds a shaded band at the bad end of the vertical axis, with a mark for each ``(x, look)``.
-
-    Marks at one place stand side by side.
-    """
+    """Adds a shaded band at the bad end of the vertical axis, with marks ``(x, look)`` in it."""
     from matplotlib.patches import Rectangle
     from matplotlib.transforms import offset_copy
 
@@ -160,10 +157,7 @@ def diverged_band(axes: Any, marks: Sequence[tuple[float, Any]], *, bottom: bool
 def saved_figure(
     path: str | os.PathLike[str], size: tuple[float, float], *, title: str, subtitle: str
 ) -> Iterator[Any]:
-    """A figure with its headings above the panels, saved at the end of the block.
-
-    Beside a PNG the same figure is saved as SVG.
-    """
+    """A figure with its headings above the panels, saved at the end, a PNG as SVG, too."""
     import matplotlib
 
     with matplotlib.rc_context(RC):
@@ -195,9 +189,6 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A file to write to, which replaces the path's at the end of the block; links are replaced.
 
     What is written beside it, such as a figure's SVG, replaces the file of that name.
-
-    Raises:
-      OSError: if it cannot be written; the path is what is named.
     """
     path = Path(path)
     try:

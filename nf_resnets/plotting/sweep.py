@@ -28,18 +28,13 @@ PASSED_NOTE = (
 def sweep_figures(folder: Path, sweep: SweepResults) -> list[str]:
     """Writes ``table.txt``, ``figure.png``, ``curves.png`` and ``report.html`` into a folder.
 
-    Without Matplotlib only the table is made, and a sentence says so.
-
-    Args:
-      folder: where to; files of these names are replaced, each whole.
-      sweep: what is drawn.
-
-    Returns:
-      The names of the files that were made.
+    Files of these names are replaced, each whole. Without Matplotlib only the table is made, and a
+    sentence says so. Returns the names of the files.
     """
     files = ["table.txt"]
+    cells, notes = table_cells(sweep.optima, names=sweep.names)
     with whole_file(folder / "table.txt") as new:
-        new.write_text(table(sweep.optima, names=sweep.names) + "\n")
+        new.write_text("\n".join([text_table(cells), *notes]) + "\n")
     if not can_draw():
         print(NO_MATPLOTLIB, file=sys.stderr)
         return files
@@ -49,7 +44,6 @@ def sweep_figures(folder: Path, sweep: SweepResults) -> list[str]:
             with whole_file(folder / name) as new:
                 svgs[name] = draw(sweep, new)
             files += [name, Path(name).with_suffix(".svg").name]
-    cells, notes = table_cells(sweep.optima, names=sweep.names)
     report(folder / "report.html", sweep, cells, notes, svgs)
     return [*files, "report.html"]
 
@@ -73,8 +67,7 @@ def sweep_figure(sweep: SweepResults, path: Path) -> str:
         titles = list(
             dict.fromkeys(series_title(one["group"], field, sweep.names) for one in of_metric)
         )
-        means: list[Curve] = []
-        rates: list[Curve] = []
+        means, rates = list[Curve](), list[Curve]()
         for index, title in enumerate(titles):
             # Curves stand slightly apart, so that their bars can be seen.
             apart = 2 ** (0.4 * ((index + 0.5) / len(titles) - 0.5))
@@ -175,12 +168,6 @@ def training_figure(sweep: SweepResults, path: str | os.PathLike[str]) -> str:
     return Path(path).with_suffix(".svg").read_text()
 
 
-def table(optima: Sequence[Row], *, names: Mapping[str, str] | None = None) -> str:
-    """The best rates as text: a line for each group, both metrics side by side."""
-    cells, notes = table_cells(optima, names=names)
-    return "\n".join([text_table(cells), *notes])
-
-
 def table_cells(
     optima: Sequence[Row], *, names: Mapping[str, str] | None = None
 ) -> tuple[list[list[str]], list[str]]:
@@ -238,5 +225,5 @@ def text_table(cells: Sequence[Sequence[str]]) -> str:
 
 
 __all__ = [
-    "EDGE", "PASSED", "SweepResults", "mark_notes", "sweep_figures", "table", "text_table",
+    "EDGE", "PASSED", "SweepResults", "mark_notes", "sweep_figures", "table_cells", "text_table",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The best rate against the size of a network, and what the smallest network's rate costs there."""
+"""Figures against the size of a network: accuracy, the best rate, coordinates."""
 
 from __future__ import annotations
 
@@ -7,10 +7,94 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure, curves_of, mean_curve
 from nf_resnets.plotting.rates import METRICS, series_title
 
 Row = Mapping[str, Any]
+
+
+def depth_figure(
+    rows: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str,
+    chance: float,
+) -> None:
+    """Draws test accuracy against depth, one curve for each scheme, as Fixup's figure 3.
+
+    A point is the mean over seeds with a bar from the worst to the best. Depths at which runs
+    diverged are marked in a band below; a curve has a gap where no run finished.
+
+    Args:
+      rows: one for each run, with ``title`` (the curve), ``depth`` (layers), ``test_accuracy``
+        (0 to 1) and ``status`` (``"finished"`` or ``"diverged"``).
+      path: as of :func:`nf_resnets.plotting.curves_figure`.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      chance: the accuracy of guessing, 0 to 1.
+    """
+    curves = []
+    for name in dict.fromkeys(row["title"] for row in rows):
+        values: dict[int, list[float]] = {}
+        lost: list[int] = []
+        for row in sorted(rows, key=lambda row: int(row["depth"])):
+            if row["title"] == name:
+                accuracies = values.setdefault(int(row["depth"]), [])
+                if row["status"] == "diverged":
+                    lost.append(int(row["depth"]))
+                else:
+                    accuracies.append(100 * float(row["test_accuracy"]))
+        curves.append(mean_curve(name, values, marked=True, lost=sorted({*lost})))
+    level = (100 * chance, f"chance ({100 * chance:.0f}%)")
+    heights = [y for curve in curves for y in (*curve.y, *curve.high) if math.isfinite(y)]
+    top = min(102.0, 1.15 * max([level[0], *heights]))
+    panel = Panel(
+        "depth (layers)", "test accuracy (%)", curves, y_limits=(0, top), level=level, x_base=10
+    )
+    curves_figure([panel], path, title=title, subtitle=subtitle)
+
+
+def coordinates_figure(
+    rows: Sequence[Row],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str,
+    size: str,
+) -> None:
+    """Draws how large activations are, and how far they moved, after some numbers of steps.
+
+    Two panels for each place in the network. A level line is what a parametrisation that transfers
+    has; both axes are logarithmic.
+
+    Args:
+      rows: of :func:`nf_resnets.analysis.coordinate_rows`.
+      path: as of :func:`nf_resnets.plotting.curves_figure`.
+      title: what the figure shows.
+      subtitle: the settings it was made with.
+      size: what the sizes are called, such as ``"width"``.
+
+    Example:
+      >>> import pathlib, tempfile
+      >>> path = pathlib.Path(tempfile.mkdtemp(), "coordinates.svg")
+      >>> rows = [{"place": "logits", "steps": 1, "size": width, "activation": 1.0, "change": 0.1}
+      ...         for width in (16, 64)]
+      >>> coordinates_figure(rows, path, title="muP", subtitle="AdamW", size="width")
+      >>> path.exists()
+      True
+    """
+    panels = []
+    for place in dict.fromkeys(row["place"] for row in rows):
+        lines = [{**row, "title": f"step {row['steps']}"} for row in rows if row["place"] == place]
+        for name, what, label in (
+            ("activation", "activation", "root mean square"),
+            ("change", "change since the start", ""),
+        ):
+            curves = curves_of(lines, "size", name)
+            heading = f"{place}: {what}"
+            panels.append(Panel(size, label, curves, x_base=10, y_base=10, heading=heading))
+    curves_figure(panels, path, title=title, subtitle=subtitle, columns=2)
 
 
 def transfer_figure(
@@ -31,7 +115,7 @@ def transfer_figure(
 
     Args:
       moves: with the fields of :class:`nf_resnets.sweep.select.Move`, of one metric.
-      path: where to save; the suffix chooses the format. A PNG also has an SVG of its name.
+      path: as of :func:`nf_resnets.plotting.curves_figure`.
       title: what the figure shows.
       subtitle: the settings it was made with.
       size: what the sizes are called, such as ``"layers"``.
@@ -83,4 +167,4 @@ def transfer_figure(
     curves_figure(panels, path, title=title, subtitle=subtitle, legend=legend)
 
 
-__all__ = ["transfer_figure"]
+__all__ = ["coordinates_figure", "depth_figure", "transfer_figure"]
