@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
 
 COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
@@ -23,8 +25,7 @@ _CALLS = re.compile(r"(?:calls|to_apply|called_computations)=\{?%([\w.\-]+)")
 _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 
 
-@dataclasses.dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """A line of a computation."""
 
     name: str
@@ -42,14 +43,10 @@ write, ``main_bytes`` those of them in the chip's main memory; of collectives ``
 
 
 def work(text: str, *, repeat_loops: bool = True) -> Work:
-    """What a compiled program does in one call.
+    """What a compiled program does in one call, of the text of ``jax.stages.Compiled.as_text()``.
 
-    A loop whose number of iterations is a constant counts as often; any other once, such as the
-    loop over training steps.
-
-    Args:
-      text: of ``jax.stages.Compiled.as_text()``.
-      repeat_loops: False to count every loop once, as the compiler's own analysis does.
+    A loop of a constant number of iterations counts as often, unless ``repeat_loops`` is False, as
+    in the compiler's own analysis; any other once, such as the loop over training steps.
     """
     program = _Program(text, repeat_loops)
     return program.of(program.entry)
@@ -59,8 +56,7 @@ def step(text: str) -> Work:
     """As :func:`work`, but of one round of the loop over training steps.
 
     That is the one of unknown length that moves most; several runs, one after another, are a round
-    each. The rest of a program is done once a call, however many steps that makes. A program
-    without such a loop is a step as a whole.
+    each. A program without such a loop is a step as a whole.
     """
     program = _Program(text, repeat_loops=True)
     rounds = program.unknown(program.entry, 1)
@@ -292,38 +288,25 @@ def _product_flops(this: Instruction, around: Mapping[str, Instruction]) -> int:
     out = _sides(this.shape)
     flops = 2 * kernel[labels[2].index("i")]
     flops *= out[labels[3].index("b")] * out[labels[3].index("f")]
-    window = _window(this.attributes)
+    found = re.search(r"window=\{([^}]*)\}", this.attributes)
+    window = {
+        # Of the padding, what comes before.
+        key: [int(each.split("_")[0]) for each in values.split("x")]
+        for key, values in re.findall(r"(\w+)=([\d_x\-]+)", found[1] if found else "")
+    }
     for axis in range(len(labels[1]) - 2):
-        size, stride, low, base, dilation = (window[key][axis] if key in window else default
-                                             for key, default in _WINDOW)  # fmt: skip
-        flops *= _positions(
-            x[labels[1].index(str(axis))], out[labels[3].index(str(axis))],
-            size, stride, low, base, dilation,
-        )  # fmt: skip
+        size, stride, low, base, dilation = (
+            window[key][axis] if key in window else default for key, default in _WINDOW
+        )
+        outputs = stride * np.arange(out[labels[3].index(str(axis))])[:, None]
+        # Pairs of an output and a kernel position that meet an input, and no hole.
+        at = outputs + dilation * np.arange(size) - low
+        last = (x[labels[1].index(str(axis))] - 1) * base
+        flops *= int(((at >= 0) & (at <= last) & (at % base == 0)).sum())
     return flops
 
 
 _WINDOW = (("size", 1), ("stride", 1), ("pad", 0), ("lhs_dilate", 1), ("rhs_dilate", 1))
-
-
-def _window(attributes: str) -> dict[str, list[int]]:
-    """The numbers of a window by axis; of the padding, what comes before."""
-    found = re.search(r"window=\{([^}]*)\}", attributes)
-    return {
-        key: [int(each.split("_")[0]) for each in values.split("x")]
-        for key, values in re.findall(r"(\w+)=([\d_x\-]+)", found[1] if found else "")
-    }
-
-
-def _positions(x: int, out: int, size: int, stride: int, low: int, base: int, dilation: int) -> int:
-    """Pairs of an output and a kernel position that meet an input, along one axis."""
-    count = 0
-    for at in range(size):
-        offset = at * dilation - low
-        # Of the outputs o, those with o * stride + offset in the input, and not in a hole.
-        positions = (o * stride + offset for o in range(out))
-        count += sum(0 <= p <= (x - 1) * base and p % base == 0 for p in positions)
-    return count
 
 
 def _sides(shape: str) -> list[int]:

@@ -5,7 +5,7 @@ import platform
 
 import pytest
 
-from nf_resnets.topology import CHIPS, Footprint, chip_of, devices, topology_devices
+from nf_resnets.topology import CHIPS, Footprint, chip_of, chips, topology_devices
 
 
 def test_chips_are_found_by_what_jax_calls_them():
@@ -46,7 +46,7 @@ def test_a_missing_compiler_is_said_with_what_to_install(monkeypatch, origin):
     found = None if origin is None else Folder
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setattr(chips.importlib.util, "find_spec", lambda name: found)
     with pytest.raises(ImportError, match="needs TPUs' compiler, libtpu: pip install") as error:
         topology_devices("v5e:2x2")
     assert str(error.value).endswith("pip install 'nf_resnets[tpu-compiler]'")
