@@ -11,7 +11,6 @@ A network is trained and used so (its parameters are a scheme's, see :mod:`nf_re
 (100, 30)
 """
 
-from nf_resnets.translation.adam import OPTIMIZERS, adam
 from nf_resnets.translation.batches import (
     WIDTHS,
     Corpus,
@@ -22,13 +21,12 @@ from nf_resnets.translation.batches import (
     epoch_batches,
 )
 from nf_resnets.translation.beam import beam_search, length_penalty
-from nf_resnets.translation.bleu import Bleu, bleu
 from nf_resnets.translation.loss import mean_likelihood, token_loss, token_losses
 from nf_resnets.translation.made import made_pairs
 from nf_resnets.translation.pairs import MADE, Pairs, PairSet, load_pairs
 from nf_resnets.translation.program import TokenTraining, token_program
-from nf_resnets.translation.recipe import Sentences, recipe
-from nf_resnets.translation.translate import LONGER, translate
+from nf_resnets.translation.recipe import OPTIMIZERS, Sentences, adam, recipe
+from nf_resnets.translation.translate import LONGER, Bleu, bleu, translate
 from nf_resnets.translation.vocabulary import (
     BEGIN,
     END,

@@ -23,10 +23,7 @@ _BATCHES = 0xBA7C_0000
 
 def fitting_width(length: int, most: int) -> int:
     """The least width into which a sentence fits, at most that of the longest there may be."""
-    for width in WIDTHS:
-        if length <= width < most:
-            return width
-    return most
+    return next((width for width in WIDTHS if length <= width < most), most)
 
 
 def padded(sentences: Sequence[Sequence[int]], rows: int, width: int) -> np.ndarray:
@@ -39,13 +36,10 @@ def padded(sentences: Sequence[Sequence[int]], rows: int, width: int) -> np.ndar
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
-    """Sentence pairs as tokens.
+    """Sentence pairs as tokens, each sentence ended by ``END``.
 
-    Attributes:
-      source: the tokens of each sentence, ended by ``END``.
-      target: those of its translation, ended by ``END``.
-      max_length: the most tokens that one of them may have.
-      dropped: how many pairs were left out for one of them being longer, or without words.
+    None has more than ``max_length`` tokens; ``dropped`` pairs were left out, being longer or
+    without words.
     """
 
     source: tuple[tuple[int, ...], ...]
@@ -90,12 +84,7 @@ def encode(
 
 
 class TokenBatch(NamedTuple):
-    """One batch of an epoch.
-
-    Attributes:
-      width: tokens of its longest sentence, or more.
-      pairs: which pairs it holds, int [rows]; -1 for a row of padding.
-    """
+    """A batch: its width in tokens, and which pairs it holds, int [rows], -1 a row of padding."""
 
     width: int
     pairs: np.ndarray

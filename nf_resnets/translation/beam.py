@@ -33,25 +33,15 @@ def length_penalty(length: Any, alpha: Any, offset: Any = 5.0) -> Any:
 
 
 class _Search(NamedTuple):
-    """The state of a search; ``alive`` hypotheses have no end yet.
+    """The state of a search; ``alive`` hypotheses have no end yet."""
 
-    Attributes:
-      position: int32 [], tokens that each alive hypothesis has.
-      alive: int32 [B, K, length], their tokens.
-      alive_sums: float32 [B, K], their log-probabilities, the highest first.
-      ended: int32 [B, K, length], the best hypotheses that have ended.
-      scores: float32 [B, K], their scores, the highest first; -inf where there is none.
-      done: bool [B], whether nothing of a sentence will change any more.
-      cache: the keys and values of the alive.
-    """
-
-    position: jax.Array
-    alive: jax.Array
-    alive_sums: jax.Array
-    ended: jax.Array
-    scores: jax.Array
-    done: jax.Array
-    cache: Any
+    position: jax.Array  # int32 [], tokens that each alive hypothesis has
+    alive: jax.Array  # int32 [B, K, length], their tokens
+    alive_sums: jax.Array  # float32 [B, K], their log-probabilities, the highest first
+    ended: jax.Array  # int32 [B, K, length], the best hypotheses that have ended
+    scores: jax.Array  # float32 [B, K], theirs, the highest first; -inf where there is none
+    done: jax.Array  # bool [B], whether nothing of a sentence will change any more
+    cache: Any  # the keys and values of the alive
 
 
 @functools.partial(jax.jit, static_argnames=("model", "length", "beam"))
@@ -183,13 +173,10 @@ def beam_search(
     r"""The likeliest translations of tokens: those of the highest score, as far as it looks.
 
     The score of a hypothesis ``y``, its end included, is ``log P(y | x) / lp(|y|)``, with
-    :func:`length_penalty`. In each step every alive hypothesis is continued by every token, and of
-    all of these the likeliest ``K`` are followed; a hypothesis that ends among the likeliest ``K``
-    is kept. A sentence is done when ``K`` have ended, as in fairseq, or when none that is alive can
-    still become better than the best that has ended. ``K = 1`` is the greedy choice; a ``K`` of all
-    possible hypotheses finds the best of all.
-
-    Padding and begin are never chosen. A hypothesis that has reached its limit is ended there.
+    :func:`length_penalty`. In each step every alive hypothesis is continued by every token but
+    padding and begin, and of all of these the likeliest ``K`` are followed; one that ends among the
+    likeliest ``K``, or at its limit, is kept. A sentence is done when ``K`` have ended, as in
+    fairseq, or when none that is alive can still become better than the best that has ended.
 
     Args:
       model: the network.
@@ -205,9 +192,6 @@ def beam_search(
     Returns:
       The hypotheses that ended, int32 ``[B, K, length]``, each with ``END`` and then padding; their
       scores, float32 ``[B, K]``, the highest first, -inf where there are fewer.
-
-    Raises:
-      ValueError: if limits lie outside 1 to ``length``.
 
     Source: Wu et al., *Google's Neural Machine Translation System*, 2016, section 7; Ott et al.,
     *fairseq*, NAACL 2019.

@@ -52,16 +52,11 @@ def token_loss(
 ) -> LossFn:
     """The mean of :func:`token_losses` over all tokens of a batch, for ``replica_step``.
 
-    The tokens that are no padding are counted on all replicas: those with longer sentences count
-    for more, and the numbers are those of one device. The batch has ``source``, ``inputs`` and
-    ``targets`` int32 [b, T], and ``keys`` [b], a PRNG key for each row's dropout. The metrics are
-    ``likelihood`` (the mean negative log-likelihood of a token, without smoothing), ``accuracy``
-    and ``tokens``.
-
-    Args:
-      model: the network.
-      label_smoothing: the fraction of the target that is spread over the vocabulary.
-      axis_name: the mapped axis whose members share the batch; None for one replica.
+    The tokens that are no padding are counted on all replicas, the members of the mapped axis
+    ``axis_name``, so that the numbers are those of one device. The batch has ``source``, ``inputs``
+    and ``targets`` int32 [b, T], and ``keys`` [b], a PRNG key for each row's dropout. The metrics
+    are ``likelihood`` (the mean negative log-likelihood of a token, without smoothing),
+    ``accuracy`` and ``tokens``.
     """
 
     def loss(params: Any, batch_stats: Any, batch: dict[str, jax.Array]) -> Any:

@@ -71,27 +71,17 @@ def _sentence(rng: np.random.Generator) -> tuple[str, str]:
     # Half of the numbers have two digits: those whose order differs.
     number = int(rng.integers(2, 100) if rng.random() < 0.5 else rng.integers(100, 1000))
     german, english = numeral(number)
-    match int(rng.integers(4)):
-        case 0:
-            return (
-                f"{time[0].upper()}{time[1:]} hat {name} {german} {kind} {thing} {deed}.",
-                f"{name} {did} {english} {kind_english} {things} {time_english}.",
-            )
-        case 1:
-            return (
-                f"{name} hat {time} {german} {thing} {deed}.",
-                f"{name} {did} {english} {things} {time_english}.",
-            )
-        case 2:
-            return (
-                f"{name} und {other} haben zusammen {german} {kind} {thing}.",
-                f"{name} and {other} have {english} {kind_english} {things} together.",
-            )
-        case _:
-            return (
-                f"Die {kind}n {thing} kosten {german} Euro.",
-                f"The {kind_english} {things} cost {english} euros.",
-            )
+    sentences = (
+        (f"{time[0].upper()}{time[1:]} hat {name} {german} {kind} {thing} {deed}.",
+         f"{name} {did} {english} {kind_english} {things} {time_english}."),
+        (f"{name} hat {time} {german} {thing} {deed}.",
+         f"{name} {did} {english} {things} {time_english}."),
+        (f"{name} und {other} haben zusammen {german} {kind} {thing}.",
+         f"{name} and {other} have {english} {kind_english} {things} together."),
+        (f"Die {kind}n {thing} kosten {german} Euro.",
+         f"The {kind_english} {things} cost {english} euros."),
+    )  # fmt: skip
+    return sentences[int(rng.integers(4))]
 
 
 __all__ = ["made_pairs"]

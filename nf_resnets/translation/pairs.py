@@ -14,12 +14,7 @@ MADE = "made"
 
 
 class Pairs(NamedTuple):
-    """The sentences of one split.
-
-    Attributes:
-      source: sentences.
-      target: the translation of each.
-    """
+    """The sentences of one split, and the translation of each."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -27,15 +22,7 @@ class Pairs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairSet:
-    """A set of sentence pairs in three splits.
-
-    Attributes:
-      name: its name in messages.
-      languages: those of source and target.
-      train: the pairs that a network is trained on.
-      validation: the pairs that settings are chosen by.
-      test: the pairs that BLEU is reported on.
-    """
+    """A set of sentence pairs in three splits, with the languages of source and target."""
 
     name: str
     languages: tuple[str, str]
@@ -54,11 +41,9 @@ def load_pairs(
     """Loads a set of sentence pairs by name.
 
     ``"made"`` is made by the code (:func:`made_pairs`, German to English: 6,000 pairs to train on,
-    200 each to validate and test). Any other name is one that TensorFlow Datasets has, with its
-    languages: ``wmt16_translate/de-en``, ``ted_hrlr_translate/pt_to_en``; or that somebody has
-    prepared for it with a ``Translation`` feature, such as ``multi30k_translate/de-en``. It is read
-    from disk: nothing is ever downloaded here. TensorFlow is needed for a copy in tfrecord format
-    only.
+    200 each to validate and test). Any other name is one that TensorFlow Datasets has prepared,
+    with its languages: ``wmt16_translate/de-en``, ``ted_hrlr_translate/pt_to_en``, or a set with a
+    ``Translation`` feature. It is read from disk: nothing is ever downloaded here.
 
     Args:
       name: the set.
@@ -70,8 +55,6 @@ def load_pairs(
     Raises:
       ValueError: if the set has no such language.
       FileNotFoundError: if the set is not there; the message says how to prepare it.
-      ModuleNotFoundError: if a package that reads it is not installed.
-      OSError: if its files are damaged.
 
     Example:
       >>> load_pairs("made").languages

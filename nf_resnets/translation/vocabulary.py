@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,16 +22,11 @@ _RESERVED = "\u2585"  # SentencePiece skips a training sentence that has it
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of both languages, as two SentencePiece models, or twice the same.
-
-    Attributes:
-      source: the serialised model of the source's language.
-      target: that of the target's language; the same bytes where both share their tokens.
+    """The tokens of both languages, as two serialised SentencePiece models, or twice the same.
 
     Raises:
       ValueError: if bytes are no SentencePiece model, or one in which the tokens 0 to 3 are not
         padding, begin, end and unknown.
-      ModuleNotFoundError: if SentencePiece is not installed.
     """
 
     source: bytes
@@ -59,20 +55,12 @@ class Vocabulary:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The sentence of target tokens; what follows the first ``END`` is no part of it."""
-        sentence = []
-        for token in tokens:
-            if token == END:
-                break
-            sentence.append(int(token))
-        return str(_processor(self.target).decode(sentence))
+        sentence = itertools.takewhile(lambda token: token != END, map(int, tokens))
+        return str(_processor(self.target).decode(list(sentence)))
 
 
 def as_sentences(sentences: Iterable[str], name: str = "sentences") -> list[str]:
-    """Makes a list of sentences, each of which has an encoding in UTF-8.
-
-    Raises:
-      ValueError: if it is one string, or an element is no text.
-    """
+    """Makes a list of sentences; one string, or what UTF-8 cannot encode, is refused."""
     if isinstance(sentences, str | bytes):
         raise ValueError(f"{name} is one {type(sentences).__name__}; expected a list of sentences.")
     texts = list(sentences)
@@ -91,11 +79,7 @@ def _encoded(model: bytes, sentences: Iterable[str]) -> list[list[int]]:
 
 
 def train_vocabulary(
-    source: Iterable[str],
-    target: Iterable[str],
-    *,
-    size: int,
-    joint: bool = True,
+    source: Iterable[str], target: Iterable[str], *, size: int, joint: bool = True
 ) -> Vocabulary:
     """Trains byte-pair encodings on the sentences of a training split, as published.
 
@@ -108,7 +92,6 @@ def train_vocabulary(
 
     Raises:
       ValueError: if the sentences are empty, too few for a vocabulary of that size, or no text.
-      ModuleNotFoundError: if SentencePiece is not installed.
 
     Source: Sennrich, Haddow, Birch, *Neural Machine Translation of Rare Words with Subword Units*,
     ACL 2016; Kudo, Richardson, *SentencePiece*, EMNLP 2018.
