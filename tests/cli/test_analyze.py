@@ -1,9 +1,6 @@
 """The command as a user runs it: what it writes, and what it refuses."""
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -16,8 +13,6 @@ from PIL import Image
 from nf_resnets import models, roles, schemes, trained
 from nf_resnets.cli.analyze import Analyze, page_of, start
 from nf_resnets.roles import Role
-
-ROOT = Path(__file__).parents[2]
 
 
 def options(folder, **changes):
@@ -103,23 +98,6 @@ def test_a_trained_network_stands_beside_its_start(tmp_path, capsys):
         assert (float(row["scalar"]), float(row["start_scalar"])) == (0.5, 0.0)
         assert float(row["start_branch"]) == 0.0 < float(row["branch"])
         assert (row["input"] == row["start_input"]) == (row["k"] == "1")
-
-
-@pytest.mark.slow
-def test_it_is_a_command(tmp_path):
-    process = subprocess.run(
-        [
-            *(sys.executable, "-m", "nf_resnets", "analyze", "--model", "wrn-10-1"),
-            *("--batch-size", "16", "--stem-channels", "4", "--out", str(tmp_path / "page")),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": ""},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert process.returncode == 0, process.stderr
-    assert "page.png" in process.stdout
 
 
 @pytest.mark.slow
