@@ -54,16 +54,16 @@ def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
     def head_of(key: jax.Array) -> dict[str, jax.Array]:
         params = model.init(key, image)["params"]
         params = scheme.init(params, model.num_branches, key=key)
-        leaves = zip(roles.assign(params).leaves, jax.tree.leaves(params), strict=True)
+        leaves = roles.assign(params).items(params)
         return {leaf.path: value for leaf, value in leaves if leaf.role is Role.HEAD}
 
     head = jax.device_get(head_of(key))
 
-    def renewed(path: Any, value: Any) -> Any:
-        name = roles.path_name(path)
-        return head[name].astype(value.dtype) if name in head else value
+    def renewed(leaf: Leaf, value: Any) -> Any:
+        return head[leaf.path].astype(value.dtype) if leaf.path in head else value
 
-    params = jax.tree_util.tree_map_with_path(renewed, trained.variables["params"])
+    params = trained.variables["params"]
+    params = roles.assign(params).map(renewed, params)
     return Trained(model, {**trained.variables, "params": params}, inputs)
 
 
