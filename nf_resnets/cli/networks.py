@@ -134,7 +134,8 @@ class FromTorch:
     def __call__(self) -> None:
         """Writes a published checkpoint as a network's file."""
         path = places.try_file(self.out, overwrite=self.overwrite)
-        options = {"stem_channels": self.stem_channels} if self.stem_channels else {}
+        stem = {"stem_channels": self.stem_channels}
+        options: dict[str, Any] = stem if self.stem_channels else {}
         network = from_torch(self.file, self.model, self.scheme, **options)
         inputs = predict.images_of(network)
         if self.class_names is not None:
