@@ -47,8 +47,8 @@ def assign(params: Any, rules: Rules | RoleMap | None = None, *, part: bool = Fa
 
     Example:
       >>> import numpy as np
-      >>> tree = {"block_2": {"conv_1": np.ones((3, 3, 4, 4)), "conv_2": np.ones((3, 3, 4, 4))},
-      ...         "block_10": {"conv_1": np.ones((3, 3, 4, 4)), "conv_2": np.ones((3, 3, 4, 4))}}
+      >>> block = {"conv_1": np.ones((3, 3, 4, 4)), "conv_2": np.ones((3, 3, 4, 4))}
+      >>> tree = {"block_2": block, "block_10": block}
       >>> role_map = assign(tree, Rules(branch=r"block_(\d+)/conv_(\d+)"))
       >>> [branch.name for branch in role_map.branches]
       ['block_2', 'block_10']
@@ -106,10 +106,9 @@ def _refuse_unmatched(leaves: Sequence[Leaf], rules: Rules) -> None:
         # What was taken over from our own rules serves all of our networks.
         may_miss = pattern == getattr(OUR_RULES, name)
         if not may_miss and not any(re.search(pattern, leaf.path) for leaf in leaves):
+            shown = ", ".join(repr(leaf.path) for leaf in leaves[:3])
             raise ValueError(
-                f"rules.{name}={pattern!r} matches no leaf of params; its paths are like "
-                + ", ".join(repr(leaf.path) for leaf in leaves[:3])
-                + "."
+                f"rules.{name}={pattern!r} matches no leaf of params; its paths are like {shown}."
             )
 
 
@@ -123,19 +122,14 @@ def _with_axes(leaves: Sequence[Leaf], rules: Rules) -> list[Leaf]:
         layer = _LAST.sub("", leaf.path)
         most[layer] = max(most.get(layer, 0), len(leaf.own_shape))
 
-    def is_vector(leaf: Leaf) -> bool:
+    def with_axes(leaf: Leaf) -> Leaf:
         shape = leaf.own_shape
         smaller = len(shape) < most[_LAST.sub("", leaf.path)]
-        return is_bias(leaf.path) and (smaller or sum(n > 1 for n in shape) <= 1)
+        if is_bias(leaf.path) and (smaller or sum(n > 1 for n in shape) <= 1):
+            return dataclasses.replace(leaf, weight=False)
+        return dataclasses.replace(leaf, axes="N" * leaf.stacked + _word(leaf, rules))
 
-    return [
-        leaf
-        if not leaf.weight
-        else dataclasses.replace(leaf, weight=False)
-        if is_vector(leaf)
-        else dataclasses.replace(leaf, axes="N" * leaf.stacked + _word(leaf, rules))
-        for leaf in leaves
-    ]
+    return [with_axes(leaf) if leaf.weight else leaf for leaf in leaves]
 
 
 def is_bias(path: str) -> bool:
@@ -151,8 +145,7 @@ def _word(leaf: Leaf, rules: Rules) -> str:
             if len(word) != len(shape):
                 raise ValueError(
                     f"leaf {leaf.path!r} has {len(shape)} axes and rules.axes says {word!r}; "
-                    "expected a letter for each axis"
-                    + (" but the stacked one." if leaf.stacked else ".")
+                    "expected a letter for each axis but the stacked one."
                 )
             return word
     taps = "D" * max(len(shape) - 5, 0) + "DHW"[max(5 - len(shape), 0) :]
@@ -210,7 +203,7 @@ class _Group(NamedTuple):
     """A branch, or a stack of them, that the outer groups of ``rules.branch`` name."""
 
     outer: tuple[str, ...]  # what the outer groups match
-    layers: dict[str, list[int]]  # the leaves' positions in the tree, by what the last one matches
+    layers: list[list[int]]  # the leaves' positions in the tree, layer by layer
     leaf: Leaf  # one of them
     prefix: str  # the path of its block
 
@@ -248,15 +241,11 @@ def _number_branches(
             while path:
                 blocks.setdefault(path, []).extend(numbers)
                 path = _parent(path)
-            in_order = sorted(group.layers, key=lambda text: _natural((text,), rules.order))
-            for j, layer in enumerate(in_order, start=1):
-                for i in group.layers[layer]:
+            for j, layer in enumerate(group.layers, start=1):
+                for i in layer:
                     numbered[i] = dataclasses.replace(leaves[i], branches=numbers, layer=j, m=m)
-            stacked = group.leaf.stacked
-            branches += [
-                Branch(k, f"{name}[{index}]" if stacked else name, m)
-                for index, k in enumerate(numbers)
-            ]
+            for index, k in enumerate(numbers):
+                branches.append(Branch(k, name + f"[{index}]" * group.leaf.stacked, m))
     beside = [leaf.branches or _beside(leaf, blocks, len(branches)) for leaf in numbered]
     return numbered, sorted(branches, key=lambda branch: branch.k), beside
 
@@ -290,12 +279,13 @@ def _group(
                 "written (?:...))."
             )
     words = {re.sub(r"\d+", "", text) for text in layers}
+    in_order = sorted(layers, key=lambda text: _natural((text,), rules.order))
     if len(words) > 1 and not set(layers) <= set(rules.order):
         raise ValueError(
             f"layers {', '.join(map(repr, sorted(layers)))} of residual branch {name!r} are told "
             "apart by words; expected rules.order to name them from the first to the last."
         )
-    return _Group(outer, layers, members[0], prefix)
+    return _Group(outer, [layers[text] for text in in_order], members[0], prefix)
 
 
 def _prefix(members: Sequence[Leaf], rules: Rules) -> str:
@@ -305,10 +295,8 @@ def _prefix(members: Sequence[Leaf], rules: Rules) -> str:
         start = match.start(match.re.groups)
         if start >= 0:
             end = max((match.end(at) for at in range(1, match.re.groups)), default=-1)
-            key_end = re.compile(r"[/.]|$").search(leaf.path, max(end, 0))
-            if end >= 0 and key_end and key_end.start() < start:
-                return leaf.path[: key_end.start()]
-            return _parent(leaf.path[:start])
+            ends = [i for i in range(max(end, 0), start) if leaf.path[i] in "/."]
+            return leaf.path[: ends[0]] if ends and end >= 0 else _parent(leaf.path[:start])
     return ""
 
 
@@ -334,15 +322,14 @@ def _natural(names: Sequence[str], order: tuple[str, ...]) -> tuple[Any, ...]:
 
     Names in ``order`` stand before all others, as they stand there.
     """
-    return tuple(
-        ((-1, order.index(name), ""),)
-        if name in order
-        else tuple(
-            (0, int(part), "") if part.isdecimal() else (1, 0, part)
-            for part in re.findall(r"\d+|\D+", name)
-        )
-        for name in names
-    )
+
+    def of_name(name: str) -> tuple[Any, ...]:
+        if name in order:
+            return ((-1, order.index(name), ""),)
+        parts = re.findall(r"\d+|\D+", name)
+        return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
+
+    return tuple(map(of_name, names))
 
 
 def _scan(leaf: Leaf, rules: Rules) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ stream is the chain of the dominators of a skip path.
 from __future__ import annotations
 
 import collections
+import functools
 import heapq
 from collections.abc import Iterable, Set
 
@@ -31,18 +32,7 @@ Factor = float | np.ndarray | None
 
 
 class Flow:
-    """The nodes on which the outputs depend, and their order.
-
-    Attributes:
-      graph: whose they are.
-      nodes: those on which an output depends.
-      users: the nodes that use a node.
-      above: the dominator next before a node, ``NONE`` before the first.
-      normalized: the nodes that divide by the root of a statistic, of data or a running one.
-      in_norm: all steps of norms.
-      roots: whether a node is the root of a statistic of the data.
-      leads_to_layer: whether a layer comes behind a node.
-    """
+    """The nodes on which the outputs depend, and their order."""
 
     def __init__(self, trace: Trace) -> None:
         self.graph: Graph = trace.graph
@@ -57,19 +47,20 @@ class Flow:
         for node in self.nodes:
             for pred in node.preds:
                 self.users[pred].append(node.id)
+        # the dominator next before a node, NONE before the first
         self.above: dict[int, int] = {NONE: NONE}
         self._level = {NONE: 0}
         self._find_dominators()
-        self.roots: dict[int, bool] = {}
+        self.roots: dict[int, bool] = {}  # whether a node is the root of a statistic of the data
+        # the nodes that divide by the root of a statistic, of data or a running one
         self.normalized: set[int] = set()
         self._find_roots()
-        self.leads_to_layer: dict[int, bool] = {}
+        self.leads_to_layer: dict[int, bool] = {}  # whether a layer comes behind a node
         for node in reversed(self.nodes):
             users = self.users[node.id]
-            self.leads_to_layer[node.id] = any(
-                self.leads_to_layer[user] or self[user].is_layer for user in users
-            )
-        self.in_norm = set(self.normalized)
+            leads = any(self.leads_to_layer[user] or self[user].is_layer for user in users)
+            self.leads_to_layer[node.id] = leads
+        self.in_norm = set(self.normalized)  # all steps of norms
         for end in self.normalized:
             steps = self.between(self.above[end], end)
             if not self.layers(steps):
@@ -80,9 +71,7 @@ class Flow:
 
     def _find_dominators(self) -> None:
         for node in self.nodes:
-            common = NONE
-            for position, pred in enumerate(node.preds):
-                common = pred if position == 0 else self._meet(common, pred)
+            common = functools.reduce(self._meet, node.preds) if node.preds else NONE
             self.above[node.id] = common
             self._level[node.id] = self._level[common] + 1
 
@@ -185,8 +174,7 @@ class Flow:
     def unscaled(self, at: int, until: int = NONE) -> tuple[int, Factor, bool]:
         """Follows a value back through constant factors, multipliers and casts.
 
-        Returns:
-          Where that ends, the product of the constants, and whether a leaf was a factor.
+        Returns where that ends, the product of the constants, and whether a leaf was a factor.
         """
         factor: Factor = 1.0
         by_leaf = False
@@ -259,4 +247,4 @@ def _by_running_root(node: Node) -> bool:
     return closed_over or any(use.rooted for _, use in node.uses)
 
 
-__all__ = ["ELEMENTWISE", "NONE", "ROOTS", "SUMS", "Factor", "Flow", "constant_of", "times"]
+__all__ = ["ELEMENTWISE", "NONE", "SUMS", "Factor", "Flow", "constant_of", "times"]

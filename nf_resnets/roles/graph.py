@@ -10,11 +10,8 @@ value is one of three:
 - a :class:`~nf_resnets.roles.views.Derived`: computed from leaves alone;
 - a :class:`~nf_resnets.roles.views.Constant`: neither.
 
-A node knows its data operands (``preds``), the derived and constant ones with their positions
-(``uses``, ``constants``), and the loops it lies in. Results of equal steps are one node.
-
-``graph.equations`` leads back to the program: by path (see :mod:`nf_resnets.roles.running`), an
-equation with the values of its arguments and results.
+Results of equal steps are one node. ``graph.equations`` leads back to the program, by path (see
+:mod:`nf_resnets.roles.running`).
 """
 
 from __future__ import annotations
@@ -46,36 +43,22 @@ MOVES = frozenset({
 
 @dataclasses.dataclass
 class Node:
-    """A step whose result depends on the inputs.
+    """A step whose result depends on the inputs."""
 
-    Attributes:
-      id: its number, in the order of computation.
-      name: of its primitive; ``input``; ``carry``, ``cut`` or ``stack`` for what a loop carries,
-        takes at each turn or puts together.
-      preds: its data operands.
-      order: their positions among all operands.
-      uses: the derived operands, each with its position.
-      constants: the constant ones.
-      shape: of the result.
-      dtype: of the result.
-      options: the parameters of the primitive.
-      loops: those around it.
-      starts_as_zeros: whether it is carried by a loop, of which it begins as a constant.
-      kept: whether its leaves count as no layer.
-    """
-
-    id: int
+    id: int  # its number, in the order of computation
+    # of its primitive, or `input`; `carry`, `cut`, `stack`: what loops carry, take, put together
     name: str
-    preds: tuple[int, ...]
-    shape: tuple[int, ...]
-    dtype: Any
-    loops: Loops
-    order: tuple[int, ...] = ()
-    uses: tuple[tuple[int, Derived], ...] = ()
-    constants: tuple[tuple[int, Constant], ...] = ()
-    options: Any = dataclasses.field(default_factory=dict)
+    preds: tuple[int, ...]  # its data operands
+    shape: tuple[int, ...]  # of the result
+    dtype: Any  # of the result
+    loops: Loops  # those around it
+    order: tuple[int, ...] = ()  # their positions among all operands
+    uses: tuple[tuple[int, Derived], ...] = ()  # the derived operands, each with its position
+    constants: tuple[tuple[int, Constant], ...] = ()  # the constant ones
+    options: Any = dataclasses.field(default_factory=dict)  # the parameters of the primitive
+    # whether it is carried by a loop, of which it begins as a constant
     starts_as_zeros: bool = False
-    kept: bool = False
+    kept: bool = False  # whether its leaves count as no layer
 
     @property
     def is_layer(self) -> bool:
@@ -95,16 +78,12 @@ class Node:
 
 @dataclasses.dataclass
 class Graph:
-    """The steps of a program (see the module).
+    """The steps of a program (see the module)."""
 
-    Attributes:
-      nodes: all of them; ``nodes[i].id == i``.
-      reversed_loops: the paths of the loops that run from the last slice to the first.
-      equations: by path, an equation with the values that go in and come out.
-    """
-
-    nodes: list[Node] = dataclasses.field(default_factory=list)
+    nodes: list[Node] = dataclasses.field(default_factory=list)  # all of them; `nodes[i].id == i`
+    # the paths of the loops that run from the last slice to the first
     reversed_loops: set[Path] = dataclasses.field(default_factory=set)
+    # by path, an equation with the values that go in and come out
     equations: dict[Path, tuple[Any, list[Any], list[Any]]] = dataclasses.field(
         default_factory=dict
     )
@@ -112,11 +91,9 @@ class Graph:
 
     def add(self, name: str, preds: Sequence[int], aval: Any, loops: Loops, **fields: Any) -> int:
         """Adds a node and returns its number."""
-        node = Node(
-            len(self.nodes), name, tuple(preds), tuple(aval.shape), aval.dtype, loops, **fields
-        )
-        self.nodes.append(node)
-        return node.id
+        at, shape = len(self.nodes), tuple(aval.shape)
+        self.nodes.append(Node(at, name, tuple(preds), shape, aval.dtype, loops, **fields))
+        return at
 
     def slice_at(self, loops: Loops, turn: Sequence[int]) -> tuple[int, ...]:
         """Which slices of stacks loops take in a turn of each."""
@@ -240,11 +217,8 @@ class Graph:
                 carry.append(self.add("carry", [arg], var.aval, loops))
             else:  # it depends on what the turns take
                 leaf = isinstance(arg, Derived)
-                uses = ((0, arg),) if leaf else ()
-                made = self.add(
-                    "carry", others, var.aval, loops, uses=uses, starts_as_zeros=not leaf
-                )
-                carry.append(made)
+                fields = {"uses": ((0, arg),) if leaf else (), "starts_as_zeros": not leaf}
+                carry.append(self.add("carry", others, var.aval, loops, **fields))
         return carry
 
 
@@ -276,36 +250,20 @@ def _constant(value: Any) -> Constant:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """A network's program as a graph.
+    """A network's program as a graph."""
 
-    Attributes:
-      graph: its steps.
-      outputs: the nodes that it returns.
-      paths: of the arrays among the leaves, in the order of ``jax.tree.leaves``; a view's ``leaf``
-        is an index of it.
-      shapes: of those arrays.
-      positions: of those arrays among all leaves.
-      program: the closed jaxpr; it takes those arrays, then the leaves of the inputs.
-      result: the tree that the network returns, of shapes.
-    """
-
-    graph: Graph
-    outputs: tuple[int, ...]
+    graph: Graph  # its steps
+    outputs: tuple[int, ...]  # the nodes that it returns
+    # of the arrays among the leaves, as `jax.tree.leaves` orders them; a view's `leaf` is an index
     paths: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    positions: tuple[int, ...]
-    program: Any
-    result: Any
+    shapes: tuple[tuple[int, ...], ...]  # of those arrays
+    positions: tuple[int, ...]  # of those arrays among all leaves
+    program: Any  # the closed jaxpr; it takes those arrays, then the leaves of the inputs
+    result: Any  # the tree that the network returns, of shapes
 
 
 def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
-    """Traces ``network(params, *inputs)``; nothing is computed.
-
-    Args:
-      network: its forward pass, of any library.
-      params: a parameter tree, or the shapes of one.
-      *inputs: arrays, or trees of them, or their shapes.
-    """
+    """Traces ``network(params, *inputs)``, of arrays or shapes; nothing is computed."""
     flat, treedef = jax.tree_util.tree_flatten_with_path(params)
     positions = tuple(at for at, (_, leaf) in enumerate(flat) if is_numeric(leaf))
     leaves = [flat[at][1] for at in positions]
@@ -324,15 +282,10 @@ def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
         key = jnp.issubdtype(var.aval.dtype, jax.dtypes.prng_key)
         given.append(Constant() if key else graph.add("input", (), var.aval, ()))
     out = graph.walk(closed, given)
-    return Trace(
-        graph,
-        tuple(each for each in out if isinstance(each, int)),
-        tuple(path_name(flat[at][0]) for at in positions),
-        tuple(tuple(each.shape) for each in shapes),
-        positions,
-        closed,
-        result,
-    )
+    outputs = tuple(each for each in out if isinstance(each, int))
+    paths = tuple(path_name(flat[at][0]) for at in positions)
+    sizes = tuple(tuple(each.shape) for each in shapes)
+    return Trace(graph, outputs, paths, sizes, positions, closed, result)
 
 
 __all__ = [

@@ -12,12 +12,7 @@ import jax.numpy as jnp
 
 
 class Role(enum.StrEnum):
-    """What a leaf is for; a scheme decides by role what becomes of it.
-
-    Example:
-      >>> Role.SCALAR_BIAS.value, Role("branch") is Role.BRANCH
-      ('scalar_bias', True)
-    """
+    """What a leaf is for; a scheme decides by role what becomes of it."""
 
     EMBEDDING = "embedding"
     STEM = "stem"
@@ -125,10 +120,6 @@ class Branch:
     What rules cannot tell, ``roles.read`` does: whether its data or its weights are normalized (by
     leaves that are not kept), and the constants on the skip path, on the branch and on their sum,
     None where one is no number.
-
-    Example:
-      >>> Branch(k=3, name="stage_1/2", m=2).m
-      2
     """
 
     k: int
@@ -141,12 +132,7 @@ class Branch:
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-    """Joins the keys of a pytree path by ``/``.
-
-    Example:
-      >>> path_name((jax.tree_util.DictKey("conv"), jax.tree_util.GetAttrKey("value")))
-      'conv/value'
-    """
+    """Joins the keys of a pytree path by ``/``."""
 
     def name(key: Any) -> str:
         for attribute in ("key", "name", "idx"):
@@ -170,16 +156,11 @@ def fans(leaf: Leaf) -> tuple[int, int]:
     ``fan_in = H W C_in`` is the number of inputs to one output unit, ``fan_out = H W C_out /
     groups`` of the outputs that an input goes to; of a depthwise kernel both are ``H W``.
 
-    Args:
-      leaf: a leaf with ``leaf.weight``.
-
     Raises:
       ValueError: if its axes are not known.
 
     Example:
       >>> fans(Leaf("conv", Role.STEM, (3, 3, 16, 32), weight=True, axes="HWIO"))
-      (144, 288)
-      >>> fans(Leaf("conv", Role.STEM, (32, 16, 3, 3), weight=True, axes="OIHW"))
       (144, 288)
       >>> fans(Leaf("conv", Role.STEM, (3, 3, 4, 32), weight=True, axes="HWIO", groups=8))
       (36, 36)
@@ -196,13 +177,6 @@ def axes_of(leaf: Leaf) -> str:
 
     Raises:
       ValueError: if they are not known, as those of a weight that ``roles.read`` keeps.
-
-    Example:
-      >>> import numpy as np
-      >>> from nf_resnets import roles
-      >>> tree = {"stem": {"kernel": np.ones((3, 3, 1, 8))}, "head": {"kernel": np.ones((8, 4))}}
-      >>> [axes_of(leaf) for leaf in roles.assign(tree).leaves]
-      ['IO', 'HWIO']
     """
     if leaf.weight and not leaf.axes:
         raise ValueError(

@@ -91,9 +91,7 @@ def read(
     reader = _Reader(traced, flow, residuals, alpha=alpha, kept=kept)
     doubts = residuals.doubts + reader.doubts
     if doubts:
-        more = (
-            f" ({len(doubts) - 1} more doubts follow from the computation.)" if doubts[1:] else ""
-        )
+        more = f" ({len(doubts) - 1} more doubts follow.)" if doubts[1:] else ""
         raise ValueError(doubts[0] + more)
     flat, treedef = jax.tree_util.tree_flatten_with_path(params)
     leaves = [Leaf(path_name(path), Role.KEEP) for path, _ in flat]
@@ -133,7 +131,12 @@ class _Reader:
             for use in uses
             if use.kind is Kind.WEIGHT
         }
-        self._main = [self._main_use(uses) for uses in self._uses]
+        # The use that says what a leaf is: that in a layer, if there is one.
+        order = {Kind.WEIGHT: 0, Kind.EMBEDDING: 1, Kind.ADAPTER: 2}
+        self._main = [
+            min(uses, key=lambda use: (order.get(use.kind, 3), use.node), default=None)
+            for uses in self._uses
+        ]
         self.leaves = [self._leaf(at) for at in range(len(self._uses))]
         self.beside = [self._beside(at) for at in range(len(self._uses))]
 
@@ -159,15 +162,6 @@ class _Reader:
         shape = list(self._traced.shapes[at])
         self.doubts.append(f"leaf {self._traced.paths[at]!r} {shape} {what}.")
 
-    def _main_use(self, uses: Sequence[Use]) -> Use | None:
-        """The use that says what a leaf is: that in a layer, if there is one."""
-        order = [Kind.WEIGHT, Kind.EMBEDDING, Kind.ADAPTER]
-
-        def rank(use: Use) -> tuple[int, int]:
-            return (order.index(use.kind) if use.kind in order else len(order)), use.node
-
-        return min(uses, key=rank) if uses else None
-
     def _leaf(self, at: int) -> Leaf:
         path, shape, main = self._traced.paths[at], self._traced.shapes[at], self._main[at]
         if main is None or at in self._kept:
@@ -190,8 +184,7 @@ class _Reader:
     def _role(self, at: int) -> Role:
         main = self._main[at]
         assert main is not None
-        owner = self._owner(main)
-        if owner is not None:
+        if (owner := self._owner(main)) is not None:
             role = self._role(owner)
             return Role.KEEP if role is Role.EMBEDDING or owner in self._kept else role
         if main.kind is Kind.WEIGHT:
@@ -200,7 +193,8 @@ class _Reader:
         if main.kind is Kind.MULTIPLIER and branch is not None:
             is_factor = self._residuals.scales(branch, main.node)
             return (Role.ALPHA if self._alpha else Role.MULTIPLIER) if is_factor else Role.KEEP
-        if main.kind is Kind.BIAS and sum(n > 1 for n in self._without_turns(main)) == 1:
+        long_axes = {span.axis for span in main.view.spans() if span.size > 1}
+        if main.kind is Kind.BIAS and len(long_axes) == 1:
             return Role.CHANNEL_BIAS
         return _ROLES.get(main.kind, Role.KEEP)
 
@@ -222,13 +216,6 @@ class _Reader:
             return None
         layer = bias_owner(self._flow, use)
         return None if layer is None else self._weight_of.get(layer)
-
-    def _without_turns(self, use: Use) -> list[int]:
-        """The lengths of a leaf's axes without those of loops."""
-        sizes: dict[int, int] = collections.defaultdict(lambda: 1)
-        for span in use.view.spans():
-            sizes[span.axis] *= span.size
-        return list(sizes.values())
 
     def _position(self, at: int) -> tuple[int, int]:
         """``j`` and ``m`` of a layer in its branch."""
@@ -259,9 +246,7 @@ class _Reader:
                     at_index[use.view.start * is_indexed + index].add(k)
         ks = [k for index in sorted(at_index) for k in sorted(at_index[index])]
         of_branches = {loop for use in uses if use.branch for loop, _ in use.branch.loops}
-        loops = {
-            loop for use in uses for loop, axis in use.view.turns if any(s.axis >= 0 for s in axis)
-        }
+        loops = {loop for use in uses for loop in use.view.cuts}
         is_cut = bool(loops & of_branches if of_branches else loops and not ks)
         is_stacked = (is_cut or is_indexed) and len(set(ks)) == len(ks)
         stacked = max(len(cut), 1) if is_stacked else 0
@@ -306,13 +291,9 @@ class _Reader:
             self._doubt(at, "reaches a layer on a way that cannot be followed; expected keep=")
         views = [view for _, use in self._flow[main.node].uses for view in use.views]
         product = max((view.size for view in views if view.contracted), default=0)
-        others = [view.size for view in views if not view.contracted]
+        other = max((view.size for view in views if not view.contracted), default=0)
         # A low-rank product has factors that are smaller than the weight.
-        if (
-            product
-            and main.kind in (Kind.ADAPTER, Kind.WEIGHT)
-            and product >= max(others, default=0)
-        ):
+        if product and main.kind in (Kind.ADAPTER, Kind.WEIGHT) and product >= other:
             paths = dict.fromkeys(repr(self._traced.paths[view.leaf]) for view in views)
             self._doubt(
                 at,

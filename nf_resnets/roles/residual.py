@@ -25,34 +25,25 @@ NOT_ZERO_AT_ZERO = ("exp", "logistic", "rsqrt", "cos", "log", "pow")
 
 @dataclasses.dataclass(eq=False)
 class Residual:
-    """A residual branch, once for all turns of the loops around it.
+    """A residual branch, once for all turns of the loops around it."""
 
-    Attributes:
-      sum: the node of the sum.
-      fork: where the skip path and the branch part.
-      region: the nodes of the branch.
-      shortcut: the nodes of the skip path.
-      layers: those in the branch, and those that feed it alone, as keys and values of an encoder.
-      scales: the constants on the skip path, on the branch and on the sum.
-      normalized: whether the branch contains a norm.
-      loops: those around it.
-      gates: the layers that make a factor of another path, as those of squeeze-and-excitation.
-      steps: how many layers come before a layer, itself included; no gates.
-      zeroing: the layers of which each makes the branch zero by being zero.
-      numbers: its number ``k = 1..L`` at each turn of its loops.
-    """
-
-    sum: int
-    fork: int
-    region: set[int]
-    shortcut: set[int]
+    sum: int  # the node of the sum
+    fork: int  # where the skip path and the branch part
+    region: set[int]  # the nodes of the branch
+    shortcut: set[int]  # the nodes of the skip path
+    # those in the branch, and those that feed it alone, as keys and values of an encoder
     layers: list[int]
+    # the constants on the skip path, on the branch and on the sum
     scales: tuple[Factor, Factor, Factor]
-    normalized: bool
-    loops: Loops
+    normalized: bool  # whether the branch contains a norm
+    loops: Loops  # those around it
+    # the layers that make a factor of another path, as those of squeeze-and-excitation
     gates: set[int] = dataclasses.field(default_factory=set)
+    # how many layers come before a layer, itself included; no gates
     steps: dict[int, int] = dataclasses.field(default_factory=dict)
+    # the layers of which each makes the branch zero by being zero
     zeroing: set[int] = dataclasses.field(default_factory=set)
+    # its number `k = 1..L` at each turn of its loops
     numbers: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
 
     @property
@@ -156,11 +147,11 @@ class Residuals:
         rest = [term for term in terms if term != skip]
         shortcut = flow.between(fork, skip)
         regions = [self._region(fork, term) for term in rest]
-        everything = shortcut.union(*regions)
         if self._splits(shortcut) and any(map(self._splits, regions)) and not self._parts:
             if self._parts is None:
+                everything = self.leaves(shortcut.union(*regions))
                 self.doubts.append(
-                    f"the layers of {self.leaves(everything)} are added to a part of a split "
+                    f"the layers of {everything} are added to a part of a split "
                     "value; expected parts= to be True if that is a residual stream, False if it "
                     "is within a branch."
                 )
@@ -250,8 +241,8 @@ class Residuals:
     ) -> bool:
         """Whether a skip path with one layer is a shortcut, and no branch beside others."""
         flow = self._flow
-        is_linear = flow.is_linear(shortcut)
-        if not is_linear or any(map(flow.is_linear, regions)):  # the latter is W x + B A x
+        # Of W x + B A x, both are linear.
+        if not flow.is_linear(shortcut) or any(map(flow.is_linear, regions)):
             return False
         (layer,) = flow.layers(shortcut)
         is_head = not flow.leads_to_layer[node.id]
@@ -293,9 +284,9 @@ class Residuals:
 
     def _repeats(self, path: set[int]) -> bool:
         """Whether a skip path repeats a smaller value along an axis."""
-        broadcasts = [at for at in path if self._flow[at].name == "broadcast_in_dim"]
-        plain = set(broadcasts) - self._flow.in_norm
-        return any(self._flow[at].size > self._size_before_repeat(at) for at in plain)
+        flow = self._flow
+        repeats = (at for at in path - flow.in_norm if flow[at].name == "broadcast_in_dim")
+        return any(flow[at].size > self._size_before_repeat(at) for at in repeats)
 
     def _size_before_repeat(self, at: int) -> int:
         least = self._flow[at].size

@@ -106,13 +106,12 @@ class RoleMap:
             )
         if treedef == self._treedef:
             return self
-        return RoleMap(
-            tuple(self.leaves[place] for place in kept),
-            self.branches,
-            self.rules,
-            treedef,
-            tuple(path for path, _ in flat),
-            tuple(self.beside[place] for place in kept),
+        return dataclasses.replace(
+            self,
+            leaves=tuple(self.leaves[place] for place in kept),
+            _treedef=treedef,
+            _paths=tuple(path for path, _ in flat),
+            beside=tuple(self.beside[place] for place in kept),
         )
 
     def map(self, function: Callable[[Leaf, Any], Any], params: Any) -> Any:
@@ -139,44 +138,35 @@ class RoleMap:
 
 def _screen(leaves: Sequence[Leaf], branches: Sequence[Branch]) -> list[str]:
     """The branches with their layers, and what is outside of them, in a screen."""
-    layers: dict[int, list[Leaf]] = {branch.k: [] for branch in branches}
-    for leaf in leaves:
+    layers: dict[int, list[str]] = {branch.k: [] for branch in branches}
+    outside: dict[Role, list[str]] = {role: [] for role in _OUTSIDE}
+    for leaf in sorted(leaves, key=lambda leaf: leaf.layer):
         if leaf.role is Role.BRANCH and leaf.weight:
             for k in leaf.branches:
-                layers[k].append(leaf)
-    shown = [f"{len(branches)} residual branches{_sizes(branches)}"]
+                layers[k].append(leaf.path)
+        elif leaf.role in outside and leaf.weight:
+            outside[leaf.role].append(leaf.path)
+    sizes = sorted({branch.m for branch in branches})
+    of_size = f", each of {' or '.join(map(str, sizes))} layer{'s' * (sizes != [1])}"
+    shown = [f"{len(branches)} residual branches{of_size if sizes else ''}"]
     groups: dict[str, list[int]] = {}
-    for branch in branches:
-        groups.setdefault(_names(layers[branch.k]), []).append(branch.k)
+    for k, paths in layers.items():
+        groups.setdefault(_listed(paths), []).append(k)
     for names, ks in [*groups.items()][:_MOST_BRANCHES]:
         shown.append(f"  {_numbers(ks)}: {names}")
     hidden = sum(map(len, [*groups.values()][_MOST_BRANCHES:]))
     if hidden:
         shown.append(f"  and {hidden} more")
-    for role in _OUTSIDE:
-        paths = [leaf.path for leaf in leaves if leaf.role is role and leaf.weight]
-        if paths:
-            shown.append(f"{role.value}: {_listed(paths)}")
+    shown += [f"{role.value}: {_listed(paths)}" for role, paths in outside.items() if paths]
     counts = [(role.value, sum(leaf.role is role for leaf in leaves)) for role in _BESIDE]
     others = [f"{count} {name}" for name, count in counts if count]
     return shown + (["leaves of no layer: " + ", ".join(others)] if others else [])
-
-
-def _sizes(branches: Sequence[Branch]) -> str:
-    counts = sorted({branch.m for branch in branches})
-    words = " or ".join(map(str, counts))
-    return f", each of {words} layer{'s' * (counts != [1])}" if counts else ""
 
 
 def _numbers(ks: Sequence[int]) -> str:
     if len(ks) < 3:
         return ", ".join(map(str, ks))
     return f"{ks[0]}..{ks[-1]}" if ks[1] == ks[0] + 1 else f"{ks[0]}, {ks[1]}..{ks[-1]}"
-
-
-def _names(layers: Sequence[Leaf]) -> str:
-    ordered = sorted(layers, key=lambda leaf: leaf.layer)
-    return _listed([leaf.path for leaf in ordered])
 
 
 def _listed(paths: Sequence[str]) -> str:

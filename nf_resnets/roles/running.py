@@ -106,10 +106,7 @@ def run(
       change: ``change(equation, args, path, values, proceed)`` gives the results of a changed one
         and what it records, by key, as ``proceed(args)`` gives those of the equation itself.
       values: arrays by key, with a leading axis for each loop around their use.
-      loops_of: the paths of those loops, by key.
-
-    Returns:
-      The results, and what is recorded, with a leading axis for each loop around it.
+      loops_of: the paths of those loops, by key. What is recorded gets such axes, too.
     """
     entered = {path[:end] for path in changed for end in range(1, len(path))}
 
@@ -133,9 +130,10 @@ def run(
                 )
                 return body(given, values)
 
-            results, inside = (
-                change(equation, args, path, values, proceed) if path in changed else proceed(args)
-            )
+            if path in changed:
+                results, inside = change(equation, args, path, values, proceed)
+            else:
+                results, inside = proceed(args)
             recorded.update(inside)
             return results
 

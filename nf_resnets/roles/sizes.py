@@ -15,23 +15,14 @@ IN_BRANCH = (
 
 
 class Sizes(NamedTuple):
-    """Ratios of one leaf to the same leaf of a base network.
+    """Ratios of one leaf to the same leaf of a base network."""
 
-    Attributes:
-      inputs: of the inputs of a unit, taps included; 1 for embeddings, vectors and scalars.
-      outputs: of the outputs; for a vector, of its length.
-      depth: of the numbers of residual branches, ``L / L_base``; 1 for what is in no branch.
-      role: what the leaf is for.
-      weight: whether it is a weight, and no vector or scalar.
-      multiplier: of a constant by which the network multiplies what the leaf gives.
-    """
-
-    inputs: float = 1.0
-    outputs: float = 1.0
-    depth: float = 1.0
-    role: Role = Role.BRANCH
-    weight: bool = True
-    multiplier: float = 1.0
+    inputs: float = 1.0  # of the inputs of a unit, taps included; 1 for embeddings and vectors
+    outputs: float = 1.0  # of the outputs; for a vector, of its length
+    depth: float = 1.0  # of the numbers of residual branches, L / L_base; 1 outside of branches
+    role: Role = Role.BRANCH  # what the leaf is for
+    weight: bool = True  # whether it is a weight, and no vector or scalar
+    multiplier: float = 1.0  # of a constant by which the network multiplies what the leaf gives
 
 
 def sizes(role_map: RoleMap, base: RoleMap, base_depth: int | None = None) -> list[Sizes]:
@@ -76,11 +67,9 @@ def sizes(role_map: RoleMap, base: RoleMap, base_depth: int | None = None) -> li
     ratios = []
     for leaf, branches in zip(role_map.leaves, role_map.beside, strict=True):
         # Of a stack of blocks, what is not stacked stands after it.
-        inside = (
-            leaf.role in IN_BRANCH and branches and (leaf.stacked or not {*branches} <= stacked)
-        )
-        of_base = others[leaf.path]
-        ratios.append(_of_leaf(leaf, of_base, depth if inside else 1.0, ours=role_map.is_ours))
+        inside = branches and (leaf.stacked or not {*branches} <= stacked)
+        factor = depth if inside and leaf.role in IN_BRANCH else 1.0
+        ratios.append(_of_leaf(leaf, others[leaf.path], factor, ours=role_map.is_ours))
     return ratios
 
 

@@ -24,13 +24,11 @@ class Kind(enum.StrEnum):
     BIAS = "bias"
     SCALAR_BIAS = "scalar bias"
     MULTIPLIER = "multiplier"
-    GAIN = "gain"  # a vector that multiplies data
     WEIGHT_GAIN = "gain of a weight"  # one that multiplies a normalized weight
     NORM_SCALE = "scale of a norm"
     NORM_SHIFT = "shift of a norm"
     STATISTIC = "running statistic"
-    TOKEN = "token"  # joined to data
-    OTHER = "other"
+    OTHER = "other"  # a vector that multiplies data, a token that is joined to it
 
 
 class Place(enum.StrEnum):
@@ -47,26 +45,16 @@ class Place(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """One place where a leaf meets the data.
+    """One place where a leaf meets the data."""
 
-    Attributes:
-      node: the step.
-      view: the leaf in its operand.
-      kind: what it is there.
-      place: where that is.
-      branch: the residual branch, if it is in one or beside it.
-      axes: a letter for each axis of the leaf, ``K`` for one that a loop runs along, ``?`` where
-        it is not known; of a weight.
-      groups: of a convolution.
-    """
-
-    node: int
-    view: View
-    kind: Kind
-    place: Place
-    branch: Residual | None
+    node: int  # the step
+    view: View  # the leaf in its operand
+    kind: Kind  # what it is there
+    place: Place  # where that is
+    branch: Residual | None  # the residual branch, if it is in one or beside it
+    # a letter for each axis of a weight, `K` for one that a loop runs along, `?` if it is not known
     axes: tuple[str, ...] = ()
-    groups: int = 1
+    groups: int = 1  # of a convolution
 
 
 def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
@@ -78,8 +66,6 @@ def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
         for at, derived in node.uses:
             for view in derived.views:
                 kind = _kind(flow, node, at, derived, view)
-                if node.id in residuals.adapters and kind is Kind.WEIGHT:
-                    kind = Kind.ADAPTER
                 axes: tuple[str, ...] = ()
                 groups = 1
                 if kind in (Kind.WEIGHT, Kind.ADAPTER):
@@ -87,8 +73,9 @@ def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
                     letters = ["N" if p in copies[node.id] else c for p, c in enumerate(letters)]
                     axes = _axes(view, letters, trace.shapes[view.leaf])
                     groups = node.options.get("feature_group_count", 1)
-                use = Use(node.id, view, kind, *places.of(node), axes, groups)
-                uses[view.leaf].append(use)
+                if node.id in residuals.adapters and kind is Kind.WEIGHT:
+                    kind = Kind.ADAPTER
+                uses[view.leaf].append(Use(node.id, view, kind, *places.of(node), axes, groups))
     return uses
 
 
@@ -101,9 +88,8 @@ class _Places:
         for branch in residuals.branches:
             beside = dict.fromkeys(residuals.biases_after(branch.sum), (Place.SUM, branch))
             beside |= dict.fromkeys(branch.shortcut, (Place.SHORTCUT, branch))
-            self.inside = (
-                beside | self.inside | dict.fromkeys(branch.region, (Place.BRANCH, branch))
-            )
+            inside = dict.fromkeys(branch.region, (Place.BRANCH, branch))
+            self.inside = beside | self.inside | inside
         self.loops = {branch.loops for branch in residuals.branches if branch.loops}
         self.any = bool(residuals.branches)
         ends = {branch.sum for branch in residuals.branches}
@@ -155,9 +141,7 @@ def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind
         users = flow.users[node.id]
         if users and flow.normalized.issuperset(users):
             return Kind.NORM_SCALE
-        return Kind.MULTIPLIER if is_scalar else Kind.GAIN
-    if node.name in ("concatenate", "dynamic_update_slice", "scatter"):
-        return Kind.TOKEN
+        return Kind.MULTIPLIER if is_scalar else Kind.OTHER
     return Kind.OTHER
 
 
@@ -244,6 +228,7 @@ def _tags_of_product(
     before: Sequence[tuple[int, int] | None],
     copies: dict[int, set[int]],
 ) -> list[tuple[int, int] | None]:
+    """The tags of a product's axes; a batch axis that bears one is noted as a copy."""
     (left, right), (left_batch, right_batch) = node.options["dimension_numbers"]
     data_first = node.order[0] == 0
     data, kernel = ((left, left_batch), (right, right_batch))[:: 1 if data_first else -1]
@@ -254,10 +239,7 @@ def _tags_of_product(
             copies[tag[0]].add(tag[1])
     batch = [before[p] for p in data[1]]
     of_data = [before[p] for p in _free(flow[node.preds[0]].shape, data)]
-    free = _free(derived.shape, kernel)
-    start = len(batch) + len(of_data) * data_first
-    of_kernel: list[tuple[int, int] | None] = [(node.id, p) for p in free]
-    assert start + len(free) <= len(node.shape)
+    of_kernel: list[tuple[int, int] | None] = [(node.id, p) for p in _free(derived.shape, kernel)]
     return batch + (of_data + of_kernel if data_first else of_kernel + of_data)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets.roles.leaf import Leaf, Role, fans
+from nf_resnets.roles.leaf import Branch, Leaf, Role, fans
 from nf_resnets.roles.role_map import RoleMap
 
 _BIAS = 0.1  # the deviation of biases; one far below 0 may leave a ReLU nothing
@@ -85,25 +84,22 @@ class _Check:
         self.inputs = jax.tree.map(self._input, tuple(inputs))
         self.tries = _TRIES if any(map(_is_key, jax.tree.leaves(self.inputs))) else 1
         self.drawn = [self._draw(leaf, v) for leaf, v in zip(self.leaves, given, strict=True)]
-        layers = [
-            at for at, leaf in enumerate(self.leaves) if leaf.role is Role.BRANCH and leaf.weight
-        ]
-        self.last = [at for at in layers if self.leaves[at].layer == self.leaves[at].m]
-        self.others = [at for at in layers if at not in self.last]
+        layers = [*enumerate(self.leaves)]
+        layers = [(at, leaf) for at, leaf in layers if leaf.role is Role.BRANCH and leaf.weight]
+        self.last = [at for at, leaf in layers if leaf.layer == leaf.m]
+        self.others = [at for at, leaf in layers if leaf.layer != leaf.m]
 
         def loss(floats: Sequence[jax.Array], inputs: Any) -> jax.Array:
             values = [*self.drawn]
             for at, value in zip(self.floats, floats, strict=True):
                 values[at] = value
-            out = jax.tree.leaves(network(jax.tree.unflatten(treedef, values), *inputs))
             random = np.random.default_rng(1)  # a direction in which nothing cancels
-            return sum(
-                jnp.vdot(
-                    random.normal(size=each.shape).astype(np.float32), each.astype(jnp.float32)
-                )
-                for each in out
-                if _is_float(each)
-            ) + jnp.zeros(())
+            total = jnp.zeros(())
+            for out in jax.tree.leaves(network(jax.tree.unflatten(treedef, values), *inputs)):
+                if _is_float(out):
+                    direction = random.normal(size=out.shape).astype(np.float32)
+                    total += jnp.vdot(direction, out.astype(jnp.float32))
+            return total
 
         # Compiled here, it runs as well where a caller is being traced.
         floats = [self.drawn[at] for at in self.floats]
@@ -117,9 +113,8 @@ class _Check:
 
     def _input(self, value: Any) -> Any:
         dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-        concrete = isinstance(value, jax.Array | np.ndarray) and not isinstance(
-            value, jax.core.Tracer
-        )
+        traced = isinstance(value, jax.core.Tracer)
+        concrete = isinstance(value, jax.Array | np.ndarray) and not traced
         if jnp.issubdtype(dtype, jax.dtypes.prng_key):
             with jax.ensure_compile_time_eval():
                 return value if concrete else jax.random.key(0)
@@ -143,8 +138,7 @@ class _Check:
             return np.ones(given.shape, given.dtype)
         if not leaf.weight:
             return np.asarray(_BIAS * self.random.normal(size=given.shape), given.dtype)
-        fan_in = fans(leaf)[0] if leaf.weight and leaf.axes else math.prod(leaf.own_shape[:-1])
-        deviation = 1.0 if leaf.role is Role.EMBEDDING else fan_in**-0.5
+        deviation = 1.0 if leaf.role is Role.EMBEDDING else fans(leaf)[0] ** -0.5
         return np.asarray(self.random.normal(size=given.shape) * deviation, given.dtype)
 
     def last_layers_make_branches_vanish(self) -> None:
@@ -179,7 +173,7 @@ class _Check:
         at, row = min(waiting)
         raise ValueError(
             f"leaf {self.leaves[at].path!r} {list(self.leaves[at].shape)}, the last layer of "
-            f"residual branch {self._branch(at, row)!r}, does not change the output; expected "
+            f"residual branch {self._branch(at, row).name!r}, does not change the output; expected "
             "a layer of the network."
         )
 
@@ -201,12 +195,12 @@ class _Check:
                 for at, value in enumerate(values)
             ]
         at, row = min(waiting)
-        leaf, k = self.leaves[at], self._number(at, row)
-        zero = [repr(other.path) for other in self._zero_factors(k, start)]
+        leaf, branch = self.leaves[at], self._branch(at, row)
+        zero = [repr(other.path) for other in self._zero_factors(branch.k, start)]
         if not zero:
             return  # the gradient is too small for the dtype
         raise ValueError(
-            f"leaf {leaf.path!r} {list(leaf.shape)} of residual branch {self._branch(at, row)!r} "
+            f"leaf {leaf.path!r} {list(leaf.shape)} of residual branch {branch.name!r} "
             f"gets no gradient in {leaf.m + self.tries} steps of SGD, with zeros in "
             f"{', '.join(zero[:4])}; expected one zero factor in a branch at most."
         )
@@ -215,10 +209,8 @@ class _Check:
         """The leaves beside a branch that are zero there, biases aside."""
         zero = []
         for leaf, branches, value in zip(self.leaves, self.map.beside, values, strict=True):
-            is_bias = leaf.role in (Role.SCALAR_BIAS, Role.CHANNEL_BIAS) or (
-                leaf.role is Role.BRANCH and not leaf.weight
-            )
-            if k in branches and _is_float(value) and not is_bias:
+            biases = (Role.SCALAR_BIAS, Role.CHANNEL_BIAS, *(() if leaf.weight else (Role.BRANCH,)))
+            if k in branches and _is_float(value) and leaf.role not in biases:
                 row = branches.index(k) * leaf.count // len(branches)
                 zero += [leaf] * (not np.any(value.reshape(leaf.count, -1)[row]))
         return zero
@@ -230,17 +222,12 @@ class _Check:
         self, places: Iterable[int], gradients: dict[int, np.ndarray]
     ) -> set[tuple[int, int]]:
         """The leaves, and of a stack its rows, without a gradient."""
-        idle = set()
-        for at in places:
-            moves = gradients[at].reshape(self.leaves[at].count, -1).any(axis=1)
-            idle |= {(at, row) for row in np.flatnonzero(~moves).tolist()}
-        return idle
+        moves = {at: gradients[at].reshape(self.leaves[at].count, -1).any(axis=1) for at in places}
+        return {(at, row) for at in moves for row in np.flatnonzero(~moves[at]).tolist()}
 
-    def _number(self, at: int, row: int) -> int:
-        return self.leaves[at].branches[row if self.leaves[at].stacked else 0]
-
-    def _branch(self, at: int, row: int) -> str:
-        return self.map.branches[self._number(at, row) - 1].name
+    def _branch(self, at: int, row: int) -> Branch:
+        k = self.leaves[at].branches[row if self.leaves[at].stacked else 0]
+        return self.map.branches[k - 1]
 
 
 def _replaced(

@@ -35,33 +35,27 @@ Axis = tuple[Span, ...]
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """How one leaf lies in a value.
+    """How one leaf lies in a value."""
 
-    Attributes:
-      leaf: its number among the leaves of the tree.
-      axes: what each axis of the value is.
-      turns: the loops that take a slice at each turn, each with the axis that it cuts.
-      start: where a slice along the leaf's first axis begins.
-      rooted: whether a square root was taken, as of a running variance.
-      contracted: whether it was multiplied with another leaf, as a low-rank factor is.
-      exact: whether its axes could be followed.
-      normalized: whether it was divided by its own length or deviation.
-      scale: the constant by which it was multiplied.
-    """
-
-    leaf: int
-    axes: tuple[Axis, ...]
+    leaf: int  # its number among the leaves of the tree
+    axes: tuple[Axis, ...]  # what each axis of the value is
+    # the loops that take a slice at each turn, each with the axis that it cuts
     turns: tuple[tuple[Path, Axis], ...] = ()
-    start: int = 0
-    rooted: bool = False
-    contracted: bool = False
-    exact: bool = True
-    normalized: bool = False
-    scale: float = 1.0
+    start: int = 0  # where a slice along the leaf's first axis begins
+    rooted: bool = False  # whether a square root was taken, as of a running variance
+    contracted: bool = False  # whether it was multiplied with another leaf, as a low-rank factor is
+    exact: bool = True  # whether its axes could be followed
+    normalized: bool = False  # whether it was divided by its own length or deviation
+    scale: float = 1.0  # the constant by which it was multiplied
 
     def spans(self) -> list[Span]:
         """The spans along axes of the leaf."""
         return [span for axis in self.axes for span in axis if span.axis >= 0]
+
+    @property
+    def cuts(self) -> set[Path]:
+        """The loops of which each turn takes another part of the leaf."""
+        return {loop for loop, axis in self.turns if any(span.axis >= 0 for span in axis)}
 
     @property
     def size(self) -> int:
@@ -71,16 +65,11 @@ class View:
 
 @dataclasses.dataclass(frozen=True)
 class Derived:
-    """A value that is computed from leaves and constants alone.
+    """A value that is computed from leaves and constants alone."""
 
-    Attributes:
-      views: one for each leaf in it, and for each slice of one.
-      shape: of the value.
-      rooted: whether the root of a leaf or constant is a factor, as in a norm at test time.
-    """
-
-    views: tuple[View, ...]
-    shape: tuple[int, ...]
+    views: tuple[View, ...]  # one for each leaf in it, and for each slice of one
+    shape: tuple[int, ...]  # of the value
+    # whether the root of a leaf or constant is a factor, as in a norm at test time
     rooted: bool = False
 
     @classmethod
@@ -100,23 +89,16 @@ class Derived:
 
 @dataclasses.dataclass
 class Constant:
-    """A value that depends on no leaf and no input; computed when asked for.
+    """A value that depends on no leaf and no input; computed when asked for."""
 
-    Attributes:
-      value: the value, if it is known.
-      equation: computes it from ``args``, as output ``which``.
-      rooted: whether the root of a constant is a factor of it.
-      turn: the loop that takes it along the first axis of another constant.
-      tried: whether it was computed before.
-    """
-
-    value: Any = None
-    equation: Any = None
+    value: Any = None  # the value, if it is known
+    equation: Any = None  # computes it from `args`, as output `which`
     args: tuple[Any, ...] = ()
     which: int = 0
-    rooted: bool = False
+    rooted: bool = False  # whether the root of a constant is a factor of it
+    # the loop that takes it along the first axis of another constant
     turn: tuple[Path, Constant] | None = None
-    tried: bool = False
+    tried: bool = False  # whether it was computed before
 
     def get(self) -> Any:
         """The value, or None where it differs between turns of a loop or depends on a key."""
@@ -169,13 +151,11 @@ def derive(
 
 def _merge(one: View, two: View) -> View:
     """One view of two of the same leaf: ``v / norm(v)`` has the axes of ``v``."""
-    larger = max(one, two, key=lambda view: view.size)
     unlike = one.size == two.size > 1 and one.axes != two.axes
-    normalized = one.rooted != two.rooted or one.normalized or two.normalized
     return dataclasses.replace(
-        larger,
+        max(one, two, key=lambda view: view.size),
         exact=one.exact and two.exact and not unlike,
-        normalized=normalized,
+        normalized=one.rooted != two.rooted or one.normalized or two.normalized,
         rooted=one.rooted and two.rooted,
     )
 
