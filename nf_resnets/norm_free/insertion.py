@@ -32,12 +32,7 @@ STEPS_OF_ACTIVATIONS = (ELEMENTWISE | ACTIVATIONS | {"pow", "sign", "erf_inv"}) 
 
 
 class Insertion:
-    """The parts of a scheme in a network.
-
-    Attributes:
-      parts: all of them.
-      edges: by edge, those that its value goes through, in order.
-    """
+    """The parts of a scheme in a network, and by edge those that its value goes through."""
 
     def __init__(
         self,
@@ -56,6 +51,9 @@ class Insertion:
         self._add(anatomy)
 
     def _part(self, place: str, name: str, operation: Any, node: Node, **more: Any) -> Part:
+        if name.startswith("bias_"):  # of which a place may have several
+            alike = [p for p in self.parts if p.place == place and p.name.startswith(name)]
+            name += f"_{len(alike) + 1}"
         part = Part(place, name, operation, node.loops, **more)
         self.parts.append(part)
         return part
@@ -104,10 +102,6 @@ class Insertion:
     def _name(self, branch: Residual | None) -> str:
         return f"branch_{min(branch.numbers.values())}" if branch else "outside"
 
-    def _numbered(self, place: str, name: str) -> str:
-        alike = [p for p in self.parts if p.place == place and p.name.startswith(name)]
-        return f"{name}_{len(alike) + 1}"
-
     def _by_turn(self, branch: Residual, values: np.ndarray) -> np.ndarray:
         """Constants of branches, in the order in which the loops around one cut them."""
         lengths = tuple(length for _, length in branch.loops)
@@ -127,8 +121,7 @@ class Insertion:
             if value not in made:
                 inside = [b for b in self._residuals.branches if node.id in b.region]
                 place = self._name(inside[0] if inside else None)
-                name = self._numbered(place, "bias_activation")
-                made[value] = self._part(place, name, "add", node)
+                made[value] = self._part(place, "bias_activation", "add", node)
             way = flow.between(value, self._end(value, node.id))
             self._put(made[value], ((value, user) for user in flow.users[value] if user in way))
 
@@ -169,8 +162,7 @@ class Insertion:
         for at in branch.in_order:
             value, step = self._before_moves(branch, at)
             if value not in made:
-                name = self._numbered(place, "bias_layer")
-                made[value] = self._part(place, name, "add", self._flow[at])
+                made[value] = self._part(place, "bias_layer", "add", self._flow[at])
             self._put(made[value], [(value, step)])
             if value == branch.fork:  # the block's input, which the shortcut takes, too
                 users = (user for user in self._flow.users[value] if user in branch.shortcut)
@@ -192,20 +184,19 @@ class Insertion:
             is_weight = use.kind is Kind.WEIGHT and use.place is Place.HEAD
             if is_weight and not self._flow.leads_to_layer[use.node]:
                 (value,) = self._flow[use.node].preds
-                name = self._numbered("head", "bias_layer")
-                part = self._part("head", name, "add", self._flow[use.node])
+                part = self._part("head", "bias_layer", "add", self._flow[use.node])
                 self._put(part, [(value, use.node)])
 
     def _add_vector(self, branch: Residual, at: int, *, before: bool) -> None:
         """A vector along the channels before a layer, or behind one that has none."""
-        flow, node, place = self._flow, self._flow[at], self._name(branch)
+        flow, node = self._flow, self._flow[at]
+        if not before and at in self._biased:
+            return
         value = node.preds[0] if before else at
         axes = _channels(node, before=before)
         shape = tuple(flow[value].shape[axis] for axis in axes)
-        if not before and at in self._biased:
-            return
-        name = self._numbered(place, "bias_layer" if before else "bias_vector")
-        part = self._part(place, name, "add", node, shape=shape, axes=axes)
+        name = "bias_layer" if before else "bias_vector"
+        part = self._part(self._name(branch), name, "add", node, shape=shape, axes=axes)
         self._put(part, [(value, at)] if before else [(at, user) for user in flow.users[at]])
 
     @functools.cached_property

@@ -29,25 +29,16 @@ _ROUNDING = 1e-2  # what epsilon beside a variance of 1 changes
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """A norm of a program.
+    """A norm of a program."""
 
-    Attributes:
-      name: the module of its leaves, or the layer that it stands at.
-      paths: of its leaves, or of that layer.
-      nodes: its steps.
-      is_inner: whether a layer comes behind it, and a leaf before or in it.
-      statistics: what replaces an operand that depends on data, by step and operand.
-      leaves: what replaces another operand, by step and position.
-      fault: why it cannot be taken out, a sentence, or ``""``.
-    """
-
-    name: str
-    paths: tuple[str, ...]
-    nodes: frozenset[int]
-    is_inner: bool
+    name: str  # the module of its leaves, or the layer that it stands at
+    paths: tuple[str, ...]  # of its leaves, or of that layer
+    nodes: frozenset[int]  # its steps
+    is_inner: bool  # whether a layer comes behind it, and a leaf before or in it
+    # what replaces an operand that depends on data, by step and operand
     statistics: dict[tuple[int, int], float]
-    leaves: dict[tuple[int, int], float]
-    fault: str = ""
+    leaves: dict[tuple[int, int], float]  # what replaces another operand, by step and position
+    fault: str = ""  # why it cannot be taken out, a sentence
 
 
 def norms_of(trace: Trace, flow: Flow, uses: Sequence[Sequence[Use]]) -> list[Norm]:

@@ -26,25 +26,15 @@ NEUTRAL = {"mul": 1.0, "div": 1.0, "add": 0.0, "sub": 0.0, "add_any": 0.0}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """What is added to operands, or what they are multiplied by.
+    """What is added to operands, or what they are multiplied by."""
 
-    Attributes:
-      place: where it is, a key of the tree of parts.
-      name: what it is called there.
-      operation: ``"add"`` or ``"multiply"``.
-      loops: the loops around it.
-      shape: that of one turn.
-      axes: the axes of the operand that the shape runs along.
-      constant: its values, ``[turns..., *shape]``, if they are not learnt.
-    """
-
-    place: str
-    name: str
+    place: str  # where it is, a key of the tree of parts
+    name: str  # what it is called there
     operation: Literal["add", "multiply"]
-    loops: Loops
-    shape: tuple[int, ...] = ()
-    axes: tuple[int, ...] = ()
-    constant: np.ndarray | None = None
+    loops: Loops  # the loops around it
+    shape: tuple[int, ...] = ()  # that of one turn
+    axes: tuple[int, ...] = ()  # the axes of the operand that the shape runs along
+    constant: np.ndarray | None = None  # its values, `[turns..., *shape]`, if they are not learnt
 
     @property
     def key(self) -> tuple[str, str]:
@@ -67,17 +57,12 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Edits:
-    """The changes of operands, each by the path of its equation and its position.
+    """The changes of operands, each by the path of its equation and its position."""
 
-    Attributes:
-      numbers: what operands become.
-      parts: what is applied to operands, in order.
-      recorded: operands that are returned, each with the key to return it by; the position
-        ``RESULT`` is that of an equation's first result.
-    """
-
-    numbers: dict[Path, dict[int, float]]
-    parts: dict[Path, dict[int, list[Part]]]
+    numbers: dict[Path, dict[int, float]]  # what operands become
+    parts: dict[Path, dict[int, list[Part]]]  # what is applied to operands, in order
+    # operands that are returned, each with the key to return it by; the position `RESULT` is that
+    # of an equation's first result
     recorded: dict[Path, dict[int, list[Any]]] = dataclasses.field(default_factory=dict)
 
 
@@ -115,10 +100,9 @@ class Places:
         """The operands in which a step takes a value, before a call that must stay whole."""
         places = set()
         for path in self._paths[step]:
-            calls = (path[:end] for end in range(1, len(path)))
-            whole = next(
-                (c for c in calls if self._is_whole(c) and self._positions(c, value)), path
-            )
+            calls = [path[:end] for end in range(1, len(path))]
+            takes = (c for c in calls if self._is_whole(c) and self._positions(c, value))
+            whole = next(takes, path)
             self._refuse_closed(whole, f"a branch, between {list(self._shape(value))} values,")
             places |= {(whole, at) for at in self._positions(whole, value)}
         if not places:
@@ -152,13 +136,7 @@ class Places:
 def run(
     program: Any, args: Sequence[Any], edits: Edits, values: dict[tuple[str, str], jax.Array]
 ) -> tuple[list[Any], dict[Any, jax.Array]]:
-    """Evaluates a closed jaxpr with changed operands.
-
-    Args:
-      program: the closed jaxpr.
-      args: its arguments.
-      edits: the changes.
-      values: of each part, by its key: ``[turns..., *shape]``.
+    """Evaluates a closed jaxpr with changed operands, given each part's ``[turns..., *shape]``.
 
     Returns:
       The results, and what is recorded, by key: ``[turns..., *shape]``, in the order of slices.

@@ -1,12 +1,10 @@
 """Networks made norm-free: the norms taken out, the parts of a scheme put in.
 
-``norm_free`` is a transformation of functions, like ``jax.grad``. It reads the structure of a
-network off its program (:mod:`nf_resnets.roles`), and runs that program with changed operands:
+The structure of a network is read off its program, which then runs with changed operands:
 
 1. The statistics of every norm become their values on data of mean 0 and variance 1, its scale
    becomes 1 and its shift 0, so that the norm is the identity.
-2. A branch is multiplied by a learnable scalar, or both paths by constants, and biases stand before
-   layers and activations, as the scheme's anatomy has them.
+2. The parts of the scheme's anatomy are put in.
 3. The new network is read in turn: no norm may be left, and every part must be what it is meant to
    be.
 """
@@ -75,8 +73,8 @@ def norm_free(
 ) -> NormFree:
     """Takes the norms out of a residual network, and puts a scheme's parts in.
 
-    The network is traced at every call of ``apply``, so that it may close over arrays that change,
-    and take batches of any size; within ``jax.jit`` that costs nothing.
+    The network is traced at every call of ``apply``, which within ``jax.jit`` costs nothing; so it
+    may close over arrays that change, and take batches of any size.
 
     Args:
       network: ``network(params, *inputs)``, its forward pass, of any library.
@@ -108,14 +106,12 @@ def norm_free(
       ...     return x
       >>> x = jnp.ones((1, 4))
       >>> net = norm_free(network, tree, x, scheme="fixup", depth=2)
-      >>> net.apply(net.params, x).tolist()
-      [[1.0, 1.0, 1.0, 1.0]]
       >>> net.norms
       ('block_1/scale', 'block_2/scale')
       >>> list(net.params["parts"]["branch_1"])
       ['bias_activation_1', 'bias_layer_1', 'bias_layer_2', 'multiplier']
     """
-    chosen = schemes.get(scheme) if isinstance(scheme, str) else scheme
+    chosen = schemes.get(scheme)
     _refuse_scheme(chosen)
     roles.read(network, params, *inputs, **answers).check_depth(depth)
     treedef: Any = jax.tree.structure(params)
@@ -203,11 +199,8 @@ class _Plan:
     @property
     def expected(self) -> dict[tuple[str, str], tuple[int, ...]]:
         """The shapes of the learnt parts."""
-        return {
-            part.key: ((math.prod(part.turns),) if part.loops else ()) + part.shape
-            for part in self.parts
-            if part.constant is None
-        }
+        learnt = [part for part in self.parts if part.constant is None]
+        return {p.key: (math.prod(p.turns),) * bool(p.loops) + p.shape for p in learnt}
 
     def initial(self) -> dict[str, dict[str, jax.Array]]:
         """The learnt parts: zeros, and multipliers of 1."""
