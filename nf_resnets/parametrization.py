@@ -41,8 +41,8 @@ import numpy as np
 from nf_resnets.roles import Role, Sizes
 
 Kind = Literal["sgd", "adam", "muon"]
-"""What an update is proportional to: the gradient; nothing, each number being of one size (AdamW,
-Lion); nothing, the matrix being orthogonal."""
+"""Optimizers by their update: a multiple of the gradient; numbers of one size (AdamW, Lion); an
+orthogonal matrix."""
 
 TRANSFORMS = (Role.BRANCH, Role.SHORTCUT)
 """The roles whose weights Muon orthogonalises: all but the first and the last layer's."""
@@ -61,24 +61,16 @@ class Factors(NamedTuple):
 class Parametrization:
     """How training at one size follows from training at another.
 
-    Attributes:
-      name: what it is called.
-      title: what plots and tables call it.
-      factors: ``factors(sizes, kind)`` gives the :class:`Factors` of a leaf, from its
-        :class:`nf_resnets.roles.Sizes` and the kind of optimizer.
-      reference: where it was published.
-      exponent: ``a``: branches are multiplied by ``(L / L_base)**-a``.
-
     Example:
       >>> COMPLETEP.factors(Sizes(inputs=4.0, outputs=4.0, depth=8.0), "adam")
       Factors(learning_rate=0.25, weight_decay=4.0, eps=0.03125, std=1.0)
     """
 
     name: str
-    title: str
+    title: str  # what plots and tables call it
     factors: Callable[[Sizes, Kind], Factors] = dataclasses.field(repr=False)
     reference: str = dataclasses.field(repr=False)
-    exponent: float = 0.0
+    exponent: float = 0.0  # a: branches are multiplied by (L / L_base)**-a
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,14 +87,7 @@ class DepthPower:
 
 
 def scaled(sizes: Sizes, kind: Kind, *, exponent: float | None = None) -> Factors:
-    """The factors of the table above; without ``exponent`` those of the width alone.
-
-    Example:
-      >>> scaled(Sizes(inputs=4.0, outputs=4.0, depth=8.0), "adam").learning_rate
-      0.25
-      >>> scaled(Sizes(inputs=4.0, outputs=4.0, depth=4.0), "adam", exponent=0.5).learning_rate
-      0.125
-    """
+    """The factors of the table above; without ``exponent`` those of the width alone."""
     r_in, r_out, depth, c = sizes.inputs, sizes.outputs, sizes.depth, sizes.multiplier
     # Without a rule for the depth, branches are as the base's, and so are their rates.
     a, l = (0.0, 1.0) if exponent is None else (exponent, depth)

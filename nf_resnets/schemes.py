@@ -2,9 +2,7 @@
 
 A scheme is a value with three parts: an *initialisation*, a pure function of a parameter tree; an
 *anatomy*, what a network must contain for it; and what its *training* asks for, which leaves learn
-slowly, which have no weight decay, and how rates scale with width and depth. The first is used by
-whoever calls ``init``, the second by the models, the third by the optimizers; this module lies
-below them all, so that none imports another.
+slowly, which have no weight decay, and how rates scale with width and depth.
 """
 
 from __future__ import annotations
@@ -65,15 +63,10 @@ class Anatomy:
       same_padding: strided convolutions and pools pad as TensorFlow does, which begins every window
         one pixel later where a side is even, instead of alike on all sides.
       branches: whether there are residual branches at all; without, a block is its shortcut.
-      dropout: whether there is dropout before the head, at the rate of the model. (VGG and the
-        Transformer have theirs by their own ``dropout=``.)
+      dropout: whether there is dropout before the head, at the rate of the model.
       residual: a constant on every branch, one number or one for each branch.
       identity: a constant on every shortcut.
       beta: what a branch's input is divided by.
-
-    Example:
-      >>> Anatomy(norm="layer", identity=2.0).constants((False,) * 3).identity.tolist()
-      [2.0, 2.0, 2.0]
     """
 
     scalar_biases: bool = False
@@ -93,14 +86,9 @@ class Anatomy:
     beta: float | PerBranch = 1.0
 
     def __post_init__(self) -> None:
-        for one, other, what in (
-            ("multiplier", "alpha", "one learnable scalar on a branch"),
-            ("scalar_biases", "channel_biases", "one bias before a layer"),
-        ):
+        for one, other in (("multiplier", "alpha"), ("scalar_biases", "channel_biases")):
             if getattr(self, one) and getattr(self, other):
-                raise ValueError(
-                    f"Anatomy({one}=True, {other}=True) found; expected at most {what}."
-                )
+                raise ValueError(f"Anatomy({one}=True, {other}=True) found; expected at most one.")
 
     @property
     def normalized(self) -> bool:
@@ -124,17 +112,11 @@ class Anatomy:
 
 
 class BranchConstants(NamedTuple):
-    """What the paths of the branches are multiplied by: float32 [L] each, None where it is 1.
+    """What the paths of the branches are multiplied by: float32 [L] each, None where it is 1."""
 
-    Attributes:
-      residual: on the branch.
-      identity: on the shortcut.
-      beta: what the branch's input is divided by.
-    """
-
-    residual: Any = None
-    identity: Any = None
-    beta: Any = None
+    residual: Any = None  # on the branch
+    identity: Any = None  # on the shortcut
+    beta: Any = None  # what the branch's input is divided by
 
     def part(self, which: int | slice) -> BranchConstants:
         """Those of one branch (float32 []) or of a slice of them (float32 [n])."""
@@ -151,8 +133,7 @@ class SchemeWarning(UserWarning):
 
 SCALARS = Group((Role.SCALAR_BIAS, Role.MULTIPLIER))
 """The leaves that Fixup trains at a tenth of the learning rate: in its paper only with mixup, in
-its published code always. The code takes every parameter with "bias" in its name, and so the head's
-vector of biases, too: ``schemes.get("fixup_published").scalars``."""
+its published code always, with the head's vector of biases."""
 
 UNDECAYED = Group(
     (Role.SCALAR_BIAS, Role.CHANNEL_BIAS, Role.MULTIPLIER, Role.ALPHA, Role.NORM),
@@ -176,18 +157,12 @@ class Scheme:
       fits: the families of networks that it is for, of :data:`FAMILIES`.
       calibrate: what is set from the data after ``init``, if anything is:
         ``calibrate(params, network=, inputs=) -> params``, with ``network(params, *inputs)``.
-      own_draw: whether it is a draw of its own, so that ``init`` without ``key`` leaves whatever it
-        is given; a comparison from one common draw must give such a scheme the key.
+      own_draw: whether it is a draw of its own: without ``key``, ``init`` leaves what it is given.
       scalars: the leaves that learn at another rate than the rest; none in most schemes.
       scalar_factor: what the learning rate is multiplied by for them.
       undecayed: the leaves without weight decay; none in most schemes.
       parametrization: how rates, decay and epsilon scale with width and depth, which
         ``optim.parametrized`` reads; most schemes are standard: they do not.
-
-    Example:
-      >>> import nf_resnets
-      >>> get("fixup").scalar_factor, Role.MULTIPLIER in get("rescalenet").scalars.roles
-      (0.1, False)
     """
 
     name: str
@@ -210,13 +185,11 @@ class Scheme:
     def constants(self, depth: int, transitions: tuple[bool, ...] | None = None) -> BranchConstants:
         """The constants that a network multiplies by, those of the k-th branch at ``[k - 1]``.
 
-        A block computes ``identity * shortcut(x) + residual * scalar * F(x / beta)``.
-
         Args:
           depth: ``L``, the number of residual branches.
-          transitions: for each branch, whether the shape changes there (its shortcut then is a
-            convolution, in a CIFAR ResNet zero-padding), or a decoder begins. NF-ResNet's ``beta``,
-            and DeepNorm's and Admin's ``identity``, depend on it; other schemes do not need it.
+          transitions: for each branch, whether the shape changes there, or a decoder begins.
+            NF-ResNet's ``beta``, and DeepNorm's and Admin's ``identity``, depend on it; other
+            schemes do not need it.
 
         Returns:
           ``residual``, ``identity`` and ``beta``, float32 ``[L]`` each.
@@ -287,16 +260,7 @@ _REGISTRY: dict[str, Scheme] = {}
 
 
 def register(scheme: Scheme) -> Scheme:
-    """Makes a scheme known by its name, and returns it; another of that name is refused.
-
-    Example:
-      >>> import nf_resnets
-      >>> register(get("fixup")) is get("fixup")
-      True
-      >>> register(dataclasses.replace(get("fixup"), title="mine"))
-      Traceback (most recent call last):
-      ValueError: a scheme named 'fixup' is registered already; choose a new name.
-    """
+    """Makes a scheme known by its name, and returns it; another of that name is refused."""
     known = _REGISTRY.get(scheme.name)
     if known is not None and known != scheme:
         raise ValueError(
@@ -352,13 +316,7 @@ def fitting(scheme: str | Scheme, family: str) -> Scheme:
 
 
 def names(family: str | None = None) -> tuple[str, ...]:
-    """The names of all registered schemes, or of those for a family, as they were registered.
-
-    Example:
-      >>> import nf_resnets
-      >>> names()[:3], "t_fixup" in names("transformer")
-      (('fixup', 'fixup_published', 'skipinit'), True)
-    """
+    """The names of all registered schemes, or of those for a family, as they were registered."""
     return tuple(
         name for name, scheme in _REGISTRY.items() if family is None or family in scheme.fits
     )

@@ -37,9 +37,8 @@ def describe(
       A table, with the parts of the scheme's network that are missing below it.
 
     Example:
-      >>> tree = {"block_1": {"conv_1": jnp.ones((3, 3, 8, 8)), "conv_2": jnp.ones((3, 3, 8, 8))},
-      ...         "block_2": {"conv_1": jnp.ones((3, 3, 8, 8)), "conv_2": jnp.ones((3, 3, 8, 8))},
-      ...         "dense": jnp.ones((8, 10))}
+      >>> block = {"conv_1": jnp.ones((3, 3, 8, 8)), "conv_2": jnp.ones((3, 3, 8, 8))}
+      >>> tree = {"block_1": block, "block_2": block, "dense": jnp.ones((8, 10))}
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)", head="dense")
       >>> print(describe(tree, 2, rules=rules))
       Fixup
@@ -71,16 +70,8 @@ def describe(
     for leaf, ks, *values in zip(role_map.leaves, role_map.beside, *trees, strict=True):
         numbers = str(ks[0]) if len(ks) == 1 else f"{ks[0]}..{ks[-1]}" if ks else ""
         layer = f"{leaf.layer}/{leaf.m}" if leaf.layer else ""
-        cells.append(
-            (
-                leaf.path,
-                str([*leaf.shape]),
-                leaf.role.value,
-                numbers,
-                layer,
-                _becomes(leaf, *values),
-            )
-        )
+        shape, becomes = str([*leaf.shape]), _becomes(leaf, *values)
+        cells.append((leaf.path, shape, leaf.role.value, numbers, layer, becomes))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     table = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -97,9 +88,7 @@ def _becomes(leaf: Leaf, given: Any, ones: Any, twos: Any) -> str:
     """What an initialiser makes of a leaf, by what it makes of ones and of twos."""
     if not _is_real(given) or 0 in leaf.shape:
         return "as given"
-    one, two = (
-        _size(np.asarray(each, np.float64).reshape(leaf.count, -1)) for each in (ones, twos)
-    )
+    one, two = (_size(np.asarray(x, np.float64).reshape(leaf.count, -1)) for x in (ones, twos))
     first, last = f"{one[0]:.4g}", f"{one[-1]:.4g}"
     value = first if first == last else f"{first} to {last}"
     if one.any() and np.allclose(two, 2 * one, rtol=1e-6, atol=0):  # two roundings of float32

@@ -50,12 +50,9 @@ def fixup(
 
     Without ``key`` the given weights are rescaled; a tree in which the last layer of a branch is 0
     already is refused (not under ``jit``, where values are not known). With ``key`` the weights are
-    first drawn from He (fan_out), or from Xavier (uniform) in a tree with embeddings.
-
-    At the first step the output of the network is exactly 0 and the loss exactly ``ln c`` for ``c``
-    classes. Only the head gets a gradient, because its zeros stop the gradients of all other
-    layers. (A Transformer whose head is an embedding, ``shared="target"`` or ``"all"``, has no head
-    to set to 0.)
+    first drawn from He (fan_out), or from Xavier (uniform) in a tree with embeddings. At the first
+    step the output of the network is 0, and only the head gets a gradient. (A Transformer whose
+    head is an embedding has no head to set to 0.)
 
     The authors' code differs in three draws, which ``published=True`` makes (the scheme
     ``"fixup_published"``). With ``key`` the stem is PyTorch's default, uniform on
@@ -112,15 +109,19 @@ def fixup(
     warn_missing(role_map, SCHEME.title, Role.MULTIPLIER, "Fixup trains without them, but wants "
                  "another learning rate schedule: the paper's section 3")  # fmt: skip
     check_positive(scale=scale)
-    if key is None:
-        _refuse_initialised(params, role_map)
-    else:
+    if key is not None:
         params = default_init(params, key, mode="fan_out", rules=role_map)
         if published:
             params = draw(params, key, role_map, _default_of_pytorch, (Role.STEM,))
 
     def rescale(leaf: Leaf, value: Any) -> Any:
         last = leaf.role is Role.BRANCH and leaf.layer == leaf.m
+        if last and leaf.weight and key is None and is_concrete(value) and all_zero(value):
+            raise ValueError(
+                f"leaf {leaf.path!r}, the last layer of a residual branch, is already zero; "
+                "expected a standard initialisation, not one that Fixup was applied to before, or "
+                "key= to draw the weights afresh."
+            )
         if leaf.role in (Role.HEAD, Role.SCALAR_BIAS) or last:
             return cast_like(value, 0)
         if leaf.role is Role.MULTIPLIER:
@@ -145,18 +146,6 @@ def _factor(leaf: Leaf, role_map: RoleMap, *, published: bool) -> float:
 def _default_of_pytorch(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
     """Uniform on ``+-fan_in**-0.5``."""
     return random.uniform(leaf_key, leaf.shape, dtype, roles.fans(leaf)[0] ** -0.5)
-
-
-def _refuse_initialised(params: Any, role_map: RoleMap) -> None:
-    """Refuses a tree to which Fixup was applied before."""
-    for leaf, value in zip(role_map.leaves, jax.tree.leaves(params), strict=True):
-        last = leaf.role is Role.BRANCH and leaf.layer == leaf.m and leaf.weight
-        if last and is_concrete(value) and all_zero(value):
-            raise ValueError(
-                f"leaf {leaf.path!r}, the last layer of a residual branch, is already zero; "
-                "expected a standard initialisation, not one that Fixup was applied to before, or "
-                "key= to draw the weights afresh."
-            )
 
 
 SCHEME = Scheme(

@@ -14,7 +14,7 @@ from nf_resnets import roles
 from nf_resnets.init.measured import Place, measured_pass
 from nf_resnets.init.standard import orthogonal, standard
 from nf_resnets.init.tree import check_positive, is_concrete, scaled
-from nf_resnets.roles import LAYER_ROLES, RoleMap, Rules
+from nf_resnets.roles import LAYER_ROLES, Leaf, RoleMap, Rules
 from nf_resnets.roles.running import evaluate
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -43,14 +43,13 @@ def lsuv(
       inputs: a batch, such as ``(images,)``.
       tolerance: how far a standard deviation may be from 1.
       max_passes: the most passes there are, 1 or more.
-      rules: the roles of the leaves; by default those of this library's models. For another network
-        they are ``roles.read(network, params, *inputs)``.
+      rules: the roles of the leaves, by default those of this library's models.
 
     Returns:
       A tree of the same structure, dtypes and shardings, with other weights.
 
     Raises:
-      ValueError: if a layer is in no step or in several, or ``tolerance`` is not above 0.
+      ValueError: if a layer is in no step or in several.
 
     Source: Mishkin, Matas, *All you need is a good init*, ICLR 2016.
 
@@ -66,29 +65,33 @@ def lsuv(
     """
     check_positive(tolerance=tolerance)
     role_map = roles.assign(params, rules)
-    weights = {
-        leaf.path for leaf in role_map.leaves if leaf.role in LAYER_ROLES[1:] and leaf.weight
-    }
+    layers = (leaf for leaf in role_map.leaves if leaf.role in LAYER_ROLES[1:] and leaf.weight)
+    weights = {leaf.path for leaf in layers}
     measure = measured_pass(network, params, inputs, weights, _with_unit_variance)
 
     def one_pass(params: Any) -> tuple[Any, jax.Array]:
         factors = measure(params, inputs)
         off = jnp.stack([jnp.abs(1 / each - 1).max() for each in factors.values()]).max()
-        return role_map.map(
-            lambda leaf, value: (
-                scaled(value, factors[leaf.path]) if leaf.path in factors else value
-            ),
-            params,
-        ), off
 
-    params, off = one_pass(params)
-    if not is_concrete(off):
-        return _loop(one_pass, params, off, tolerance, max_passes)
-    passes = 1
-    while off >= tolerance and passes < max_passes:
-        params, off = one_pass(params)
-        passes += 1
-    return params
+        def rescale(leaf: Leaf, value: Any) -> Any:
+            return scaled(value, factors[leaf.path]) if leaf.path in factors else value
+
+        return role_map.map(rescale, params), off
+
+    def unfinished(state: tuple[Any, Any, int]) -> Any:
+        _, off, passes = state
+        return (off >= tolerance) & (passes < max_passes)
+
+    def again(state: tuple[Any, Any, int]) -> tuple[Any, Any, int]:
+        params, _, passes = state
+        return *one_pass(params), passes + 1
+
+    state = again((params, None, 0))
+    if not is_concrete(state[1]):
+        return lax.while_loop(unfinished, again, state)[0]
+    while unfinished(state):
+        state = again(state)
+    return state[0]
 
 
 def _with_unit_variance(equation: Any, args: Any, place: Place) -> tuple[jax.Array, jax.Array]:
@@ -98,20 +101,6 @@ def _with_unit_variance(equation: Any, args: Any, place: Place) -> tuple[jax.Arr
     # finite must not pass for constant.)
     factor = jnp.where(variance == 0, 1.0, lax.rsqrt(jnp.maximum(variance, 1e-30)))
     return y * factor.astype(y.dtype), factor
-
-
-def _loop(one_pass: Any, params: Any, off: jax.Array, tolerance: float, max_passes: int) -> Any:
-    """The passes after the first, of traced values."""
-
-    def unfinished(state: tuple[Any, jax.Array, int]) -> jax.Array:
-        _, off, passes = state
-        return (off >= tolerance) & (passes < max_passes)
-
-    def again(state: tuple[Any, jax.Array, int]) -> tuple[Any, jax.Array, int]:
-        params, _, passes = state
-        return *one_pass(params), passes + 1
-
-    return lax.while_loop(unfinished, again, (params, off, 1))[0]
 
 
 SCHEMES = (

@@ -21,25 +21,17 @@ number, or vector, that sets it."""
 
 
 class Place(NamedTuple):
-    """The step in which a leaf meets the data.
+    """The step in which a leaf meets the data."""
 
-    Attributes:
-      leaf: its number in the trace.
-      view: the leaf in the operand.
-      operand: which one that is.
-      loops: those around the step.
-    """
-
-    leaf: int
-    view: View
-    operand: int
-    loops: Loops
+    leaf: int  # its number in the trace
+    view: View  # the leaf in the operand
+    operand: int  # which one that is
+    loops: Loops  # those around the step
 
     @property
     def is_cut_by_all_loops(self) -> bool:
         """Whether each turn of the loops around takes another part of the leaf."""
-        cuts = {loop for loop, axis in self.view.turns if any(span.axis >= 0 for span in axis)}
-        return all(loop in cuts or length == 1 for loop, length in self.loops)
+        return all(loop in self.view.cuts or length == 1 for loop, length in self.loops)
 
     @property
     def channel_axis(self) -> int:

@@ -43,19 +43,15 @@ def nf_resnet(
     With ``key`` the draws are those of the published code too: ``N(0, 1 / fan_in)``, the head
     ``N(0, 0.01^2)``; the gains of the channels stay as they are. What its network does otherwise,
     and timm's, is in the schemes ``"nf_resnet_published"`` and ``"nf_resnet_timm"``. Other
-    arguments and what is returned as in :func:`nf_resnets.init.fixup`.
+    arguments as in :func:`nf_resnets.init.fixup`.
 
     Args:
       params: a parameter tree with one scalar ``g`` (``rules.alpha``) for each residual branch, or
-        stacked ones.
-      depth: ``L``, the number of residual branches, checked against the tree.
+        stacked ones; another is refused.
+      depth: ``L``, the number of residual branches.
       gain: what every ``g`` starts from.
       key: a JAX PRNG key to draw the weights afresh.
-      rules: the roles of the leaves; by default those of this library's models.
-
-    Raises:
-      ValueError: if ``depth`` is not the number of residual branches, or the tree has not one
-        scalar for each.
+      rules: the roles of the leaves.
 
     Source: Brock, De, Smith, *Characterizing signal propagation to close the performance gap in
     unnormalized ResNets*, ICLR 2021, and its published code.

@@ -37,22 +37,19 @@ def zero_gamma(
 
     Every block starts as the identity (and its ReLU). All other scales stay as they are; so do the
     weights, or, with ``key``, they are drawn from He (fan_in). It is for networks whose branches
-    end in a norm: post-activation ones. The branch of a pre-activation network ends in a
-    convolution, with its last norm inside, and the scheme does not fit it. Other arguments and what
-    is returned as in :func:`nf_resnets.init.fixup`.
+    end in a norm: post-activation ones. Other arguments as in :func:`nf_resnets.init.fixup`.
 
     Args:
       params: a parameter tree with norms.
-      depth: ``L``, the number of residual branches, checked against the tree.
+      depth: ``L``, the number of residual branches.
       scales: a regular expression that finds the paths of the scales within the branches, not on
         shortcuts. Its last group orders those of one branch, the groups before it name the branch,
         as in ``r"block_(\d+)/bn_(\d+)/scale$"``.
       key: a JAX PRNG key to draw the weights afresh.
-      rules: the roles of the leaves; by default those of this library's models.
+      rules: the roles of the leaves.
 
     Raises:
-      ValueError: if ``depth`` is not the number of residual branches, or ``scales`` does not find a
-        last scale for each.
+      ValueError: if ``scales`` does not find a last scale for each branch.
 
     Source: Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017.
 

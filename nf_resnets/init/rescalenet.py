@@ -48,13 +48,13 @@ def rescalenet(
     3. channel biases become 0, for :func:`rescale_biases` to set from data; multipliers 1.
 
     Where dropout of rate ``p`` follows the layers of a branch, their standard deviation is
-    multiplied by ``(1-p)**0.5``, as in the published code. That code counts the blocks from 0: it
-    has ``k + L - 1`` for ``k + L`` (the scheme ``"rescalenet_published"`` has its constants), and
-    draws every layer of VGG, the head too, from He (fan_out).
+    multiplied by ``(1-p)**0.5``. The published code counts the blocks from 0: it has ``k + L - 1``
+    for ``k + L`` (the scheme ``"rescalenet_published"`` has its constants), and draws every layer
+    of VGG, the head too, from He (fan_out).
 
     Without ``key`` every weight given is multiplied by a number that brings its standard deviation
     (about 0; of a stacked leaf, each branch's) to the one above. With ``key`` it is drawn normally.
-    Other arguments and what is returned as in :func:`nf_resnets.init.fixup`.
+    Other arguments as in :func:`nf_resnets.init.fixup`.
 
     Args:
       params: a parameter tree of any library.
@@ -62,12 +62,11 @@ def rescalenet(
       dropout: the rate after each layer of a branch, one or ``L``, as ``model.branch_dropout``.
       published: whether the deviations are the published code's.
       key: a JAX PRNG key to draw the weights afresh.
-      rules: the roles of the leaves; by default those of this library's models.
+      rules: the roles of the leaves.
 
     Raises:
-      ValueError: if ``depth`` is not the number of residual branches, a norm is in a branch, the
-        network was read and does not multiply by ``schemes.get("rescalenet").constants(depth)``,
-        ``dropout`` is not one rate in ``[0, 1)`` or ``L``, or, without ``key``, a weight is zeros.
+      ValueError: if a norm is in a branch, the network was read and does not multiply by
+        ``schemes.get("rescalenet").constants(depth)``, or, without ``key``, a weight is zeros.
 
     Warns:
       SchemeWarning: if the tree has no channel biases or multipliers, or nothing shows the
@@ -116,12 +115,9 @@ def rescalenet(
 
 
 def _check_constants(scheme: Scheme, role_map: RoleMap) -> None:
-    """Refuses a network that is known and multiplies by other constants; warns of an unknown one.
-
-    Our own networks have the constants of the scheme whose biases they have.
-    """
+    """Refuses a known network that multiplies by other constants; warns of an unknown one."""
     depth = role_map.num_branches
-    if role_map.is_ours:
+    if role_map.is_ours:  # it has the constants of the scheme whose biases it has
         biases = [leaf for leaf in role_map.leaves if leaf.role is Role.CHANNEL_BIAS]
         seen = sum(leaf.count for leaf in biases) >= depth
     else:
@@ -183,13 +179,11 @@ def rescale_biases(
     r"""Sets every channel bias to minus the batch's mean of its channel, layer by layer.
 
     ``b_c = -mean(x_c)`` over the images and positions of the batch, where ``x`` has passed the
-    layers before with the biases that those have found. One pass sets them all. They are
-    parameters like others after that; this is no layer's hidden state.
+    layers before with the biases that those have found. One pass sets them all.
 
     The published code finds them in the first 8 passes of training: a layer's bias is minus the
     average of the means of the passes so far. ``parts=8`` gives what it finds if nothing is trained
-    meanwhile. (There the biases also learn a hundred times more slowly in these 8 steps, which this
-    library leaves out.)
+    meanwhile. (There the biases also learn a hundred times more slowly in these 8 steps.)
 
     Args:
       params: an initialised tree. It is not changed.
@@ -197,15 +191,13 @@ def rescale_biases(
         in every call: to set many networks, ``jax.jit`` the call.
       inputs: a batch, such as ``(images,)``; the authors use 128 images or more.
       parts: into how many equal parts the batch is cut, which pass one after another.
-      rules: the roles of the leaves; by default those of this library's models. For another network
-        they are ``roles.read(network, params, *inputs)``.
+      rules: the roles of the leaves, by default those of this library's models.
 
     Returns:
       A tree of the same structure, dtypes and shardings, with other channel biases.
 
     Raises:
-      ValueError: if there is no channel bias, one is in no sum or in several, or the batch cannot
-        be cut so.
+      ValueError: if there is no channel bias, or one is in no sum or in several.
 
     Example:
       >>> from nf_resnets import models
@@ -220,21 +212,16 @@ def rescale_biases(
     role_map = roles.assign(params, rules)
     paths = {leaf.path for leaf in role_map.leaves if leaf.role is Role.CHANNEL_BIAS}
     if not paths:
-        raise ValueError(
-            "no channel bias found in params; expected one, as of scheme='rescalenet'."
-        )
+        raise ValueError("no channel bias found in params; expected one, as of 'rescalenet'.")
 
     def with_biases(biases: dict[str, Any]) -> Any:
-        return role_map.map(
-            lambda leaf, value: (
-                cast_like(value, biases.get(leaf.path, 0)) if leaf.path in paths else value
-            ),
-            params,
-        )
+        def fill(leaf: Leaf, value: Any) -> Any:
+            return cast_like(value, biases.get(leaf.path, 0)) if leaf.path in paths else value
 
-    batches = [
-        jax.tree.map(lambda x, at=at: jnp.split(x, parts)[at], inputs) for at in range(parts)
-    ]
+        return role_map.map(fill, params)
+
+    cut = jax.tree.map(lambda x: jnp.split(x, parts), inputs)
+    batches = jax.tree.transpose(jax.tree.structure(inputs), None, cut)
     measure = measured_pass(network, params, batches[0], paths, _centered)
     biases: dict[str, Any] = {}
     for count, batch in enumerate(batches, start=1):

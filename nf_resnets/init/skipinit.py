@@ -30,19 +30,18 @@ def skipinit(
     ``alpha = 0`` is SkipInit, and ReZero in a network without biases; ``alpha = depth**-0.5``
     trains deep networks too, ``alpha = 1`` does not. The weights stay as they are, or, with
     ``key``, are drawn as by :func:`nf_resnets.init.standard`. (In DeepMind's code the head starts
-    at 0 and the stem has no bias vector. The paper names neither; here all schemes share one head
-    and stem.) Other arguments and what is returned as in :func:`nf_resnets.init.fixup`.
+    at 0 and the stem has no bias vector.) Other arguments as in :func:`nf_resnets.init.fixup`.
 
     Args:
       params: a parameter tree with one ``alpha`` leaf for each residual branch, or stacked ones.
-      depth: ``L``, the number of residual branches, checked against the tree.
+      depth: ``L``, the number of residual branches.
       alpha: the value that every scalar starts from; it may be traced, to be swept.
       key: a JAX PRNG key to draw the weights afresh.
-      rules: the roles of the leaves; by default those of this library's models.
+      rules: the roles of the leaves.
 
     Raises:
-      ValueError: if ``depth`` is not the number of residual branches, the tree has not one alpha
-        for each, ``alpha`` is not finite, or a norm is in a branch.
+      ValueError: if the tree has not one alpha for each branch, ``alpha`` is not finite, or a norm
+        is in a branch.
 
     Source: De, Smith, *Batch Normalization Biases Residual Blocks Towards the Identity Function in
     Deep Networks*, NeurIPS 2020; Bachlechner, Majumder, Mao, Cottrell, McAuley, *ReZero is All You

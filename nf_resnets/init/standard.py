@@ -46,9 +46,6 @@ def he(
     Returns:
       A tree of the same structure, dtypes and shardings.
 
-    Raises:
-      ValueError: if ``mode`` is neither, or the tree does not fit the rules.
-
     Source: He, Zhang, Ren, Sun, *Delving Deep into Rectifiers*, ICCV 2015.
 
     Example:
@@ -62,10 +59,8 @@ def he(
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
         fan_in, fan_out = roles.fans(leaf)
-        if leaf.role is Role.HEAD:
-            std = fan_in**-0.5
-        else:
-            std = (2 / (fan_in if mode == "fan_in" else fan_out)) ** 0.5
+        he = (2 / (fan_in if mode == "fan_in" else fan_out)) ** 0.5
+        std = fan_in**-0.5 if leaf.role is Role.HEAD else he
         return std * random.normal(leaf_key, leaf.shape, dtype)
 
     return draw_leaves(params, key, roles.assign(params, rules), sample)
@@ -141,11 +136,8 @@ def _semi_orthogonal(key: jax.Array, shape: tuple[int, int, int], dtype: Any) ->
 
 @jax.jit
 def _qr(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """QR decompositions of ``[n, rows, columns]``.
-
-    One after another: on a CPU of two cores a program with several batched ones, which share its
-    threads, may wait for itself forever (jax 0.10).
-    """
+    """QR decompositions of ``[n, rows, columns]``, one after another."""
+    # On two cores a program with several batched ones may wait for itself forever (jax 0.10).
     if matrices.shape[0] == 1:
         return jnp.linalg.qr(matrices)
     return jax.lax.map(jnp.linalg.qr, matrices)

@@ -57,10 +57,7 @@ def takes_network(init: Init, *, alpha: bool = False) -> Init:
 
 
 def refuse_norms(role_map: RoleMap, title: str, *, weights: bool = False) -> None:
-    """Refuses a branch that normalizes, as the network's computation or the rules show.
-
-    ``weights`` says that a branch may normalize its weights.
-    """
+    """Refuses a branch that normalizes its data, or, unless ``weights``, its weights."""
     normalized: dict[int, str | None] = {b.k: b.normalized for b in role_map.branches}
     if role_map.rules is not None:
         for leaf, ks in zip(role_map.leaves, role_map.beside, strict=True):
@@ -84,10 +81,7 @@ def refuse_norms(role_map: RoleMap, title: str, *, weights: bool = False) -> Non
 
 
 def warn_missing(role_map: RoleMap, title: str, role: Role, why: str) -> None:
-    """Warns of a tree that has not a leaf of the role for each branch; ``why`` is half a sentence.
-
-    It is called by an initialiser itself, whose caller the warning names.
-    """
+    """Warns an initialiser's caller of a tree that has not a leaf of the role for each branch."""
     depth, count = role_map.num_branches, sum(x.count for x in role_map.leaves if x.role is role)
     if count < max(depth, role is Role.CHANNEL_BIAS):
         parts = f"{role.value.replace('_', ' ')}{'es' if role.value.endswith('s') else 's'}"
@@ -136,18 +130,10 @@ def float_leaves(params: Any) -> tuple[list[jax.Array], Callable[..., Any]]:
 
     Half precision becomes float32. ``put(values, rest=True)`` is the tree with these in their
     place; the rest, as functions of an Equinox module, stays as it is; without ``rest`` it is None.
-
-    Example:
-      >>> values, put = float_leaves({"w": np.ones(2, np.float16), "steps": 7, "act": jax.nn.relu})
-      >>> values[0].dtype, put([2.0], rest=False)
-      (dtype('float32'), {'act': None, 'steps': None, 'w': 2.0})
     """
     leaves, treedef = jax.tree.flatten(params)
-    at = [
-        place
-        for place, leaf in enumerate(leaves)
-        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
-    ]
+    arrays = [(at, leaf) for at, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
+    at = [at for at, leaf in arrays if jnp.issubdtype(leaf.dtype, jnp.floating)]
     if not at:
         raise TypeError(
             f"params is a {type(params).__name__} without a floating-point array; expected a tree "
@@ -160,18 +146,15 @@ def float_leaves(params: Any) -> tuple[list[jax.Array], Callable[..., Any]]:
             filled[place] = value
         return jax.tree.unflatten(treedef, filled)
 
-    arrays = [jnp.asarray(leaves[place]) for place in at]
-    return [array.astype(_at_least_float32(array.dtype)) for array in arrays], put
+    values = [jnp.asarray(leaves[place]) for place in at]
+    return [value.astype(_at_least_float32(value.dtype)) for value in values], put
 
 
 def with_deviation(leaf: Leaf, old: Any, std: Any) -> Any:
     """Returns ``old`` times the number above 0 that makes its deviation about 0 equal to ``std``.
 
     ``sqrt(mean(old**2))`` is taken over the whole leaf, of a stacked one over each branch, whose
-    ``std`` is ``[n, 1, ..., 1]``. Under ``jit`` a leaf of zeros stays one.
-
-    Raises:
-      ValueError: if a concrete leaf (or one branch of it) is all zeros or not finite.
+    ``std`` is ``[n, 1, ..., 1]``. A concrete leaf of zeros is refused; under ``jit`` it stays one.
     """
     numpy: Any = np if isinstance(old, _HOST) else jnp
     values = old.astype(_at_least_float32(old.dtype))
@@ -190,9 +173,8 @@ def _rms(numpy: Any, values: Any, axes: tuple[int, ...]) -> Any:
     # Of the largest number first, for the square of a small one would be 0 in float32.
     largest = numpy.max(numpy.abs(values), axis=axes, keepdims=True)
     divisor = numpy.where(largest == 0, 1, largest).astype(values.dtype)
-    return largest * numpy.sqrt(
-        numpy.mean(numpy.square(values / divisor), axis=axes, keepdims=True)
-    )
+    squares = numpy.square(values / divisor)
+    return largest * numpy.sqrt(numpy.mean(squares, axis=axes, keepdims=True))
 
 
 # One call for a leaf, compiled once for a shape, and not seven.
@@ -222,18 +204,14 @@ def draw(
     sample: Callable[[jax.Array, Leaf, Any], jax.Array],
     layers: tuple[Role, ...] = LAYER_ROLES,
 ) -> Any:
-    """Draws every weight of stem, branches, shortcuts and head; sets their bias vectors to 0.
+    """Draws the weights of ``layers`` by ``sample(key, leaf, dtype)``; sets bias vectors to 0.
 
-    ``layers`` has the roles of those that are drawn. Embeddings ``[V, D]`` are drawn from
-    ``N(0, 1 / D)`` by every scheme. Each leaf's randomness comes from the key and the leaf's own
-    path, so that it does not change when other leaves come or go. ``sample(key, leaf, dtype)``
-    gives ``[*leaf.shape]``.
+    Embeddings ``[V, D]`` are drawn from ``N(0, 1 / D)`` by every scheme. Each leaf's randomness
+    comes from the key and the leaf's own path, so that it does not change when others come or go.
     """
     if not any(leaf.role in LAYER_ROLES and leaf.weight for leaf in role_map.leaves):
-        raise ValueError(
-            "no layer's weight found in params; expected at least one to draw, beside leaves like "
-            f"{role_map.leaves[0].path!r}."
-        )
+        path = role_map.leaves[0].path
+        raise ValueError(f"no layer's weight found to draw, beside leaves like {path!r}.")
 
     def fill(leaf: Leaf, value: Any) -> Any:
         if leaf.role not in layers:

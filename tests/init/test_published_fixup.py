@@ -10,12 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from nf_resnets import init, models, optim, roles, schemes
+from nf_resnets import init, models, optim, roles
 from nf_resnets.models.transformer import sinusoids
 from tests.models.test_transformer import random_like
 from tests.models.trees import block_trees, images, quick_jit
-
-SCHEME = schemes.get("fixup_published")
 
 
 def published_fixup_resnet(torch, blocks_per_stage):
