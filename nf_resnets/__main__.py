@@ -125,7 +125,5 @@ def _title(module: str) -> str:
     return " ".join(text.partition('"""')[0].partition("\n\n")[0].split()).rstrip(".")
 
 
-__all__ = ["COMMANDS", "experiments", "main"]
-
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -125,6 +125,3 @@ def _metavar(hint: Any) -> str | None:
 
 def _default(value: str) -> str:
     return "" if value in ("", ".", "None", "False") else f"(default: {value})"
-
-
-__all__ = ["MISTAKE", "finish", "printable", "program", "read"]

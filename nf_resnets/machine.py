@@ -34,6 +34,3 @@ def processor() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
-
-
-__all__ = ["device_name", "processor", "versions"]

@@ -70,6 +70,3 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     if file.exists() and not file.is_file():
         raise OSError(f"{file} is a folder or no regular file; expected a file.")
     return file.read_bytes()
-
-
-__all__ = ["held", "read_file", "try_file", "try_folder", "write_whole"]

@@ -32,6 +32,3 @@ def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any, limit: float) ->
     """Draws uniformly from ``[-limit, limit)``, as ``jax.random.uniform`` does."""
     flat = jax.random.uniform(key, (math.prod(shape),), dtype, minval=-limit, maxval=limit)
     return flat.reshape(shape)
-
-
-__all__ = ["normal", "uniform"]

@@ -338,6 +338,3 @@ def write(page: Page, options: Analyze, folder: Path) -> None:
     reference: Any = "start" if options.file else "closed"
     page_figure(page.rows, folder / FIGURE, title=_named(options)[0], subtitle=subtitle,
                 reference=reference)  # fmt: skip
-
-
-__all__ = ["Analyze", "Page", "page_of", "start", "write"]

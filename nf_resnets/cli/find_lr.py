@@ -94,6 +94,3 @@ def answer(best: Optimum) -> str:
         text += f", {MARGIN} times below the first that diverged." if most < best.best else "."
     counts = [f"{power(e.rate)} ({e.diverged} of {e.n + e.diverged})" for e in diverged]
     return f"{text}\nDiverged: {', '.join(counts) or 'none'}."
-
-
-__all__ = ["STEPS", "FindLr", "answer", "at_end"]

@@ -354,8 +354,3 @@ def _write_samples(folder: Path, dataset: data.Dataset) -> None:
 def _say(text: str) -> None:
     """Prints a :func:`printable` text."""
     print(printable(text))
-
-
-__all__ = [
-    "Export", "FromTorch", "Predict", "Show", "Train", "TrainTranslator", "Tune",
-]  # fmt: skip

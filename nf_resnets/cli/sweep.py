@@ -106,6 +106,3 @@ class Networks:
         """Goes through the rows of all processes."""
         for key, row in Rows(self._folder).read().items():
             self.on_run_end(key, row["state"], row)
-
-
-__all__ = ["Networks", "RunOptions", "Sweep", "SweepOptions"]

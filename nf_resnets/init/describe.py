@@ -100,6 +100,3 @@ def _size(rows: np.ndarray) -> np.ndarray:
     """The number that each row holds, or its root mean square if it holds several."""
     equal = (rows == rows[:, :1]).all(axis=1)
     return np.where(equal, rows[:, 0], np.sqrt(np.square(rows).mean(axis=1)))
-
-
-__all__ = ["describe"]

@@ -168,5 +168,3 @@ PUBLISHED = dataclasses.replace(
     scalars=SCALARS | Group(bias_vectors=(Role.HEAD,)),
 )
 SCHEMES = (SCHEME, PUBLISHED)
-
-__all__ = ["SCHEMES", "fixup"]

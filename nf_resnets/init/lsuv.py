@@ -115,5 +115,3 @@ SCHEMES = (
         own_draw=True,
     ),
 )
-
-__all__ = ["SCHEMES", "lsuv"]

@@ -140,6 +140,3 @@ def _joined(
             f"leaf {path!r} takes part in several steps; expected one, whose output it is set by."
         )
     return number
-
-
-__all__ = ["Measure", "Place", "measured_pass"]

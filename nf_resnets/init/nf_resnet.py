@@ -133,5 +133,3 @@ TIMM = dataclasses.replace(
 )
 
 SCHEMES = (SCHEME, PUBLISHED, TIMM)
-
-__all__ = ["ALPHA", "OUR_GAINS", "SCHEMES", "nf_resnet"]

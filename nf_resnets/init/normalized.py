@@ -153,5 +153,3 @@ SCHEMES = (
         reference="Vaswani et al.: Attention Is All You Need, NeurIPS 2017, section 3.1",
     ),
 )
-
-__all__ = ["SCHEMES", "zero_gamma"]

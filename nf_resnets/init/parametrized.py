@@ -78,5 +78,3 @@ SCHEMES = (
         for each in (DEPTH_MUP, COMPLETEP)
     ),
 )
-
-__all__ = ["SCHEMES", "at_base"]

@@ -280,5 +280,3 @@ PUBLISHED = dataclasses.replace(
 )
 
 SCHEMES = (SCHEME, PUBLISHED)
-
-__all__ = ["SCHEMES", "rescale_biases", "rescalenet"]

@@ -116,5 +116,3 @@ SCHEMES = (
         fits=frozenset({"pre_activation", "post_activation", "transformer"}),
     ),
 )
-
-__all__ = ["SCHEMES", "skipinit", "with_alphas"]

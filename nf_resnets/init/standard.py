@@ -219,7 +219,3 @@ SCHEMES = (
         own_draw=True,
     ),
 )
-
-__all__ = [
-    "PLAIN", "SCHEMES", "default_init", "he", "orthogonal", "standard", "xavier",
-]  # fmt: skip

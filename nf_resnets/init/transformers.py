@@ -338,5 +338,3 @@ SCHEMES = (
         reference="Chen, Lu, Zhu, Sun, Liu: Stronger Normalization-Free Transformers, 2025",
     ),
 )
-
-__all__ = ["DECODER", "SCHEMES", "alpha_beta", "deepnorm", "dyt", "omega", "t_fixup"]

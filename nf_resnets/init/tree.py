@@ -242,9 +242,3 @@ def check_positive(**numbers: Any) -> None:
     for name, value in numbers.items():
         if not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r} found; expected a finite number above 0.")
-
-
-__all__ = [
-    "all_zero", "cast_like", "check_positive", "draw", "float_leaves", "is_concrete",
-    "refuse_norms", "scaled", "takes_network", "warn_missing", "with_deviation",
-]  # fmt: skip

@@ -218,6 +218,3 @@ def _channels(layer: Node, *, before: bool) -> tuple[int, ...]:
     free = len(layer.uses[0][1].shape) - len(contracted[1 - side]) - len(batch[0])
     start = len(layer.shape) - free if side == 0 else len(batch[0])
     return tuple(range(start, start + free))
-
-
-__all__ = ["Insertion"]

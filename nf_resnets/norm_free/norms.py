@@ -296,6 +296,3 @@ def _product(one: _Value, two: _Value) -> _Value:
         return _Value(0.0, one.slope * two.slope + one.level * two.level, False)
     slope = one.slope * two.level + two.slope * one.level
     return _Value(slope, one.level * two.level, one.reduced and two.reduced)
-
-
-__all__ = ["MOVED", "Norm", "norms_of"]

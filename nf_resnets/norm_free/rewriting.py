@@ -172,6 +172,3 @@ def _with_numbers(
         aval = equation.invars[at].aval
         args[at] = jnp.full(aval.shape, number, aval.dtype)
     return proceed(args)
-
-
-__all__ = ["RESULT", "Edits", "Part", "Places", "run"]

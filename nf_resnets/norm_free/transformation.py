@@ -292,6 +292,3 @@ def _known(leaf: Leaf, part: Part | None, used: set[str]) -> Leaf:
         return leaf
     role = Role.CHANNEL_BIAS if part.shape else Role.SCALAR_BIAS
     return Leaf(leaf.path, role, leaf.shape, leaf.stacked)
-
-
-__all__ = ["NormFree", "norm_free"]

@@ -310,9 +310,3 @@ def mean_curve(title: str, values: Mapping[Any, Sequence[float]], **how: Any) ->
 def stage_lines(rows: Sequence[Mapping[str, Any]]) -> list[float]:
     """Where stages begin, of rows with the block ``k`` and whether it is a ``transition``."""
     return sorted({int(row["k"]) - 0.5 for row in rows if str(row["transition"]) == "True"})
-
-
-__all__ = [
-    "Curve", "Panel", "column", "curves_figure", "curves_of", "mean_curve", "moving_average",
-    "smoothed", "stage_lines",
-]  # fmt: skip

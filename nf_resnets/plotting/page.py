@@ -64,6 +64,3 @@ def page_figure(
             )
     legend = {"--": _REFERENCES[reference]}
     curves_figure(panels, path, title=title, subtitle=subtitle, columns=3, legend=legend)
-
-
-__all__ = ["page_figure"]

@@ -142,6 +142,3 @@ def rate_range(one: Row, text: Callable[[float], str] = power) -> str:
     """The best rate of an optimum with the range of rates as good, if that is wider."""
     best, low, high = (text(one[name]) for name in ("best", "low", "high"))
     return best if low == high else f"{best} ({low} to {high})"
-
-
-__all__ = ["LEGEND", "METRICS", "rate_range", "rates_figure", "series_title"]

@@ -99,6 +99,3 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, float):
         return power(value) if name.endswith("lr") else f"{value:.4g}"
     return str(value)
-
-
-__all__ = ["SweepResults", "report"]

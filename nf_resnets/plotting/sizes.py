@@ -165,6 +165,3 @@ def transfer_figure(
     ]  # fmt: skip
     legend = {"open": "at the edge of the rates", "--": "at the smallest network's best rate"}
     curves_figure(panels, path, title=title, subtitle=subtitle, legend=legend)
-
-
-__all__ = ["coordinates_figure", "depth_figure", "transfer_figure"]

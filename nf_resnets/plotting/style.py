@@ -211,9 +211,3 @@ def power(rate: float) -> str:
     """
     mantissa, exponent = math.frexp(rate)
     return f"2^{exponent - 1}" if mantissa == 0.5 else f"{rate:.4g}"
-
-
-__all__ = [
-    "INK", "LEVEL", "LOOKS", "NO_MATPLOTLIB", "can_draw", "diverged_band", "log_axis", "looks",
-    "power", "saved_figure", "whole_file",
-]  # fmt: skip

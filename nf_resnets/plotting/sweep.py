@@ -222,8 +222,3 @@ def text_table(cells: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for line in cells
     )
-
-
-__all__ = [
-    "EDGE", "PASSED", "SweepResults", "mark_notes", "sweep_figures", "table_cells", "text_table",
-]  # fmt: skip

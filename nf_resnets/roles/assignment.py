@@ -343,6 +343,3 @@ def _scan(leaf: Leaf, rules: Rules) -> tuple[Any, ...]:
     if match.group() and not match.group().endswith("/"):
         end = leaf.path.find("/", end) + 1 or end
     return leaf.path[:end], leaf.count
-
-
-__all__ = ["assign", "is_bias"]

@@ -245,6 +245,3 @@ def _by_running_root(node: Node) -> bool:
     """Whether a node multiplies by a root that is no number: of a leaf, or a closed-over array."""
     closed_over = any(each.rooted and each.size > 1 for _, each in node.constants)
     return closed_over or any(use.rooted for _, use in node.uses)
-
-
-__all__ = ["ELEMENTWISE", "NONE", "SUMS", "Factor", "Flow", "constant_of", "times"]

@@ -286,8 +286,3 @@ def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
     paths = tuple(path_name(flat[at][0]) for at in positions)
     sizes = tuple(tuple(each.shape) for each in shapes)
     return Trace(graph, outputs, paths, sizes, positions, closed, result)
-
-
-__all__ = [
-    "LINEAR", "MOVES", "Graph", "Loops", "Node", "Trace", "trace",
-]  # fmt: skip

@@ -184,9 +184,3 @@ def axes_of(leaf: Leaf) -> str:
             "that is not kept."
         )
     return leaf.axes
-
-
-__all__ = [
-    "LAYER_ROLES", "Branch", "Group", "Leaf", "Role", "axes_of", "fans", "is_numeric",
-    "path_name",
-]  # fmt: skip

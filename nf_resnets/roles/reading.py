@@ -343,6 +343,3 @@ def _at_turn(factor: Factor, index: int, count: int) -> float | None:
     if factor is None or isinstance(factor, int | float):
         return factor
     return float(factor[index * len(factor) // count])
-
-
-__all__ = ["read"]

@@ -516,6 +516,3 @@ def _number(branches: Sequence[Residual]) -> int:
 
     number(branches, 0, ())
     return count
-
-
-__all__ = ["Nested", "Residual", "Residuals"]

@@ -172,6 +172,3 @@ def _numbers(ks: Sequence[int]) -> str:
 def _listed(paths: Sequence[str]) -> str:
     text = ", ".join(map(repr, paths[:_MOST_PATHS]))
     return text + (f" and {len(paths) - _MOST_PATHS} more" if paths[_MOST_PATHS:] else "")
-
-
-__all__ = ["RoleMap"]

@@ -117,5 +117,3 @@ OUR_RULES = Rules(
     order=("encoder", "decoder", "query", "key", "value", "out"),
 )
 """The names of this library's own models."""
-
-__all__ = ["OUR_RULES", "Rules"]

@@ -158,9 +158,3 @@ def run(
         return [*carry, *stacked], recorded
 
     return evaluated(program.jaxpr, program.consts, args, (), dict(values))
-
-
-__all__ = [
-    "CALLS_OUTSIDE", "CUSTOM", "ENTERED", "LOOPS", "Path", "called", "enter", "evaluate", "run",
-    "walk", "whole_operands",
-]  # fmt: skip

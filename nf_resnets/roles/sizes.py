@@ -80,6 +80,3 @@ def _of_leaf(leaf: Leaf, base: Leaf, depth: float, *, ours: bool) -> Sizes:
     outputs = math.prod(leaf.own_shape) / math.prod(base.own_shape)
     multiplied = ours and leaf.role is Role.EMBEDDING
     return Sizes(1.0, outputs, depth, leaf.role, False, outputs**0.5 if multiplied else 1.0)
-
-
-__all__ = ["Sizes", "sizes"]

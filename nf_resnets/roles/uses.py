@@ -267,6 +267,3 @@ def is_looked_up(flow: Flow, at: int) -> bool:
         if len(flow[at].preds) != 1 or flow[at].name not in MOVES:
             return False
     return False
-
-
-__all__ = ["Kind", "Place", "Use", "bias_owner", "is_looked_up", "uses_of"]

@@ -269,6 +269,3 @@ def _stepped(value: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """A step of SGD whose largest change is ``_STEP``."""
     largest = np.abs(gradient).max(initial=0)
     return (value - _STEP / (largest or 1) * gradient).astype(value.dtype)
-
-
-__all__ = ["verify"]

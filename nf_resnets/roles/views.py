@@ -340,6 +340,3 @@ def _scale(name: str, args: list[Any], at: int, scale: float) -> float:
         if number:
             return scale * number if name == "mul" else scale / number
     return scale
-
-
-__all__ = ["Axis", "Constant", "Derived", "Span", "View", "derive"]

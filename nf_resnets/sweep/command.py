@@ -307,9 +307,3 @@ def growth(
             with contextlib.suppress(ValueError):  # no number is beyond the largest
                 more.append(typed("peak_lr", rate * rate / next_rate))
     return more or None
-
-
-__all__ = [
-    "base_of", "end", "growth", "refuse_without_rows", "run", "say_what_is_damaged",
-    "step_seconds", "values_in_words", "watched",
-]  # fmt: skip

@@ -402,9 +402,3 @@ class _Work:
         ]
         for row in self.record(failed):
             self.callback.on_run_end(row["key"], row["state"], row)
-
-
-__all__ = [
-    "MOST_WORKERS", "Execution", "Outcome", "Programs", "Task", "Wave", "cut", "default_workers",
-    "is_at_work", "make", "store_programs", "sweep_mesh",
-]  # fmt: skip

@@ -117,6 +117,3 @@ def _lines(need: Footprint, each_has: int, slots: int, chip: Chip) -> list[str]:
         f"collectives a step: {', '.join(each) or 'none'}",
         f"compiled in {need.compile_seconds:.0f} s",
     ]
-
-
-__all__ = ["describe", "report", "size"]

@@ -82,6 +82,3 @@ def run(
     if outcome.stopped:
         raise training.Stopped(f"stopped by {stop.signal}; the runs in {folder} are saved")
     return [outcome.rows[plan.key] for plan in sweep.plans]
-
-
-__all__ = ["run"]

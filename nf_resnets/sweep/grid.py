@@ -129,6 +129,3 @@ def refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[Run
             f"{name}={value_text(name, given[0])} found, but {by}={getattr(points[0], by)!r} has "
             f"no {what}, nor has another {by} of the grid; expected none."
         )
-
-
-__all__ = ["UNREAD", "Sweep", "make_sweep", "refuse_without_effect"]

@@ -9,6 +9,7 @@ import json
 import threading
 import typing
 from collections.abc import Callable
+from reprlib import repr as shown
 from typing import Any
 
 import jax
@@ -28,7 +29,6 @@ from nf_resnets.sweep.settings import (
     label,
     make,
     scalar_factor,
-    shown,
 )  # fmt: skip
 from nf_resnets.training.initial import Draw
 from nf_resnets.training.run import Plan
@@ -382,6 +382,3 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
     limits = {"clip_norm": optax.clip_by_global_norm, "adaptive_clip": optim.adaptive_clip}
     clips = [clip(hyper[name]) for name, clip in limits.items() if name in hyper]
     return overrides.wrap(optax.chain(*clips, made) if clips else made)
-
-
-__all__ = ["ImageTask", "Kind", "drops_at", "hyper_of", "kind_of", "make_model", "optimizer"]

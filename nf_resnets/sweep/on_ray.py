@@ -126,6 +126,3 @@ def make(
             future.cancel()
     made = {plan.key: there[plan.key] for plan in sweep.plans if plan.key in there}
     return Outcome(made, not is_over, len(sweep.programs))
-
-
-__all__ = ["MOST_RETRIES", "Submit", "make", "make_shard", "slots", "submitter"]

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Annotated, Any
 
 import tyro
@@ -15,7 +16,7 @@ import tyro
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.rows import RESULTS
 from nf_resnets.sweep.select import METRICS
-from nf_resnets.sweep.settings import axis_text, checked, shown, typed
+from nf_resnets.sweep.settings import axis_text, checked, typed
 from nf_resnets.training.tensorboard import TensorBoard
 from nf_resnets.training.wandb import WandB
 
@@ -172,9 +173,3 @@ def with_config(default: Any, words: Sequence[str]) -> Any:
     elif grid:
         raise ValueError(f"--config {text} has a grid; expected the settings of one run.")
     return dataclasses.replace(default, **changes)
-
-
-__all__ = [
-    "Config", "DataDir", "Logs", "Options", "Processes", "check", "parse_target", "read_config",
-    "with_config",
-]  # fmt: skip

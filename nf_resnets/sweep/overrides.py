@@ -114,6 +114,3 @@ def named(dataset: data.Dataset | str | os.PathLike[str]) -> tuple[str, Load]:
     if isinstance(dataset, str | os.PathLike):
         return os.fspath(dataset), data.load
     return dataset.name, lambda name: dataset
-
-
-__all__ = ["BUILT", "Load", "Optimizer", "Overrides", "named", "overrides_of"]

@@ -219,6 +219,3 @@ def _errors(curve: _Curve, x: np.ndarray, error: np.ndarray) -> list[float | Non
         math.sqrt(variance) if is_known else None
         for variance, is_known in zip(variances, known, strict=True)
     ]
-
-
-__all__ = ["Form", "Point", "Regimes", "regimes", "regimes_of"]

@@ -195,8 +195,3 @@ def _write_settings(result: Result, folder: Path) -> None:
     }
     with whole_file(folder / "settings.json") as new:
         new.write_text(json.dumps(record, indent=2) + "\n")
-
-
-__all__ = [
-    "METRICS", "STOPPED", "Result", "draw", "finish", "in_one_line", "makers", "states_in_words",
-]  # fmt: skip

@@ -172,6 +172,3 @@ def write_csv(rows: Sequence[Mapping[str, Any]], file: TextIO) -> None:
     for row in rows:
         text = {name: str(x).lower() if isinstance(x, bool) else x for name, x in row.items()}
         writer.writerow(text)
-
-
-__all__ = ["FAILED", "NESTED", "RESULTS", "Rows", "plain", "write_csv"]

@@ -266,9 +266,3 @@ def exponent(of: Sequence[Move]) -> float | None:
     """
     points = [(math.log(move.size), math.log(move.best)) for move in of if move.best is not None]
     return statistics.linear_regression(*zip(*points, strict=True)).slope if points[1:] else None
-
-
-__all__ = [
-    "METRICS", "Edge", "Move", "Optimum", "RateSummary", "Row", "along", "exponent", "grouped",
-    "moves", "optima", "optimum",
-]  # fmt: skip

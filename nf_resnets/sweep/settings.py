@@ -392,9 +392,3 @@ def label(settings: Mapping[str, Any], names: Iterable[str] = SINGLE) -> str:
         is_text = isinstance(settings[name], str)
         parts.append(text if is_text else f"{SHORT.get(name, name)} {text}")
     return ", ".join(parts)
-
-
-__all__ = [
-    "FIELDS", "LIMITS", "MOST", "NUMBERS", "RunSettings", "SHORT", "SINGLE", "axis_text", "checked",
-    "label", "make", "parse", "points", "scalar_factor", "shown", "swept", "typed", "value_text",
-]  # fmt: skip

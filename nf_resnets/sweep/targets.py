@@ -135,6 +135,3 @@ def _noise(rows: Sequence[Row], steps: float) -> float | None:
             signal += curve["gradient_signal"][:count]
             noise += curve["gradient_noise"][:count]
     return noise_scale(GradientNoise(jnp.array(signal), jnp.array(noise))) if signal else None
-
-
-__all__ = ["StepsToTarget", "steps_to_target"]

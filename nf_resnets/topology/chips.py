@@ -116,6 +116,3 @@ def topology_devices(name: str) -> list[Any]:
             f"the slice {name} found, which TPUs' compiler refuses ({what}); expected a kind and "
             "its chips along each axis, such as v5e:4x4 or v4:2x2x2."
         ) from None
-
-
-__all__ = ["CHIPS", "Chip", "chip_of", "topology_devices"]

@@ -117,6 +117,3 @@ def _needed(message: str) -> str:
     if len(found) > 1:
         return f"it needs {found[0]} of {found[1]} bytes"
     return f"the compiler says: {' '.join(message.split())[:200]}"
-
-
-__all__ = ["DoesNotFitError", "Footprint", "compile_footprint", "footprint"]

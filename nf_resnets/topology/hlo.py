@@ -359,6 +359,3 @@ def _closing(text: str) -> int:
         if depth == 0:
             return match.start()
     return len(text) - 1
-
-
-__all__ = ["COLLECTIVES", "Work", "step", "work"]

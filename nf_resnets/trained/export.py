@@ -56,6 +56,3 @@ def save_export(
     path = Path(path).expanduser()
     places.write_whole(path, data, overwrite=overwrite)
     return path
-
-
-__all__ = ["PLATFORMS", "export", "save_export"]

@@ -319,9 +319,3 @@ def tensors_of(data: bytes) -> dict[str, np.ndarray]:
         dtype = jnp.dtype(_DTYPES[tensor["dtype"]])
         tensors[name] = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
     return tensors
-
-
-__all__ = [
-    "FORMAT", "Trained", "TrainedError", "as_array", "expected_leaves", "from_json", "load",
-    "named", "refuse_other_leaves", "save", "tensors_of", "to_json",
-]  # fmt: skip

@@ -156,6 +156,3 @@ def mesh_for(slices: int) -> Mesh:
     devices = jax.devices()
     count = 1 if devices[0].platform == "cpu" else math.gcd(slices, len(devices))
     return training.make_mesh(devices=devices[:count])
-
-
-__all__ = ["SETTINGS", "fit", "fit_one", "mesh_for", "run_overrides", "task_of", "trained_of"]

@@ -102,6 +102,3 @@ def fit_translation(
     vocabulary = sentences.vocabulary
     inputs = Sentences(*pairs.languages, vocabulary.source, vocabulary.target)
     return Trained(model, {"params": state.params}, inputs, notes)
-
-
-__all__ = ["TranslationRecipe", "fit_translation"]

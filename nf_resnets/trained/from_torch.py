@@ -303,6 +303,3 @@ def _value(
 def _listed(names: Sequence[str], most: int = 8) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-__all__ = ["from_torch"]

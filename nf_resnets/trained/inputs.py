@@ -74,6 +74,3 @@ class Sentences:
     target: str
     source_vocabulary: bytes = dataclasses.field(repr=False)
     target_vocabulary: bytes = dataclasses.field(repr=False)
-
-
-__all__ = ["Images", "Sentences"]

@@ -47,6 +47,3 @@ def write_picture(path: str | os.PathLike[str], pixels: np.ndarray, inputs: Imag
     encoded = io.BytesIO()
     Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels).save(encoded, format="PNG")
     places.write_whole(Path(path), encoded.getvalue(), overwrite=True)
-
-
-__all__ = ["read_picture", "write_picture"]

@@ -129,6 +129,3 @@ def images_of(trained: Trained) -> Images:
             "for images."
         )
     return trained.inputs
-
-
-__all__ = ["classify", "images_of", "logits_of", "predict", "ranked", "refuse_other_network"]

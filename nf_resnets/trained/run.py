@@ -122,6 +122,3 @@ def train_one(
             f"lower the learning rate, {float(start.hyper['learning_rate']):g}."
         )
     return run.state, rows[-1]
-
-
-__all__ = ["StoppedError", "Watch", "train_one", "unfinished"]

@@ -136,5 +136,3 @@ _ALL = (
 )
 LAYOUTS = {layout.name: layout for layout in _ALL}
 """The published layouts by name."""
-
-__all__ = ["LAYOUTS", "Layout"]

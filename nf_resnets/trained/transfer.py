@@ -98,6 +98,3 @@ def partly(
     # Gradients of what stays are set to 0 before, for clipping and the like; updates, after.
     frozen = optax.masked(optax.set_to_zero(), stays)
     return optax.chain(frozen, transformation, frozen)
-
-
-__all__ = ["Learn", "label_tree", "partly", "transfer"]

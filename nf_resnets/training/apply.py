@@ -113,8 +113,3 @@ def has_batch_norm(model: Any) -> bool:
     """Whether a model of this library has BatchNorm, and so running statistics."""
     scheme = getattr(model, "scheme", None) if isinstance(model, nn.Module) else None
     return scheme is not None and schemes.get(scheme).anatomy.has_batch_norm
-
-
-__all__ = [
-    "ApplyFn", "Functions", "eval_apply", "functions_of", "has_batch_norm", "train_apply",
-]  # fmt: skip

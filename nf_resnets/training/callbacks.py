@@ -64,6 +64,3 @@ class Callbacks:
                         self.on_message(text)
 
         return pass_on
-
-
-__all__ = ["Callback", "Callbacks"]

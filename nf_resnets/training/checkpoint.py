@@ -76,6 +76,3 @@ def _named(tree: Any) -> dict[str, Any]:
         f"{jax.tree_util.keystr(path, simple=True, separator='/')} {leaf.dtype}": leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
-
-
-__all__ = ["Checkpoints"]

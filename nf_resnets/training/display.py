@@ -175,6 +175,3 @@ def duration_text(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // small} {smaller}"
     return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
-
-
-__all__ = ["Display", "duration_text", "percent", "printable"]

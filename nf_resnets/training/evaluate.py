@@ -101,6 +101,3 @@ def make_estimate_batch_stats(
         return lax.pmean(jax.tree.map(lambda value: value.mean(axis=0), of_batches), DATA)
 
     return over_runs(one_run, mesh)
-
-
-__all__ = ["batch_sums", "make_estimate_batch_stats", "make_evaluate"]

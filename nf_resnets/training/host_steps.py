@@ -196,9 +196,3 @@ class HostSteps:
         """Ends what reads ahead for this thread."""
         _close(self._reading.batches)
         self._reading.batches, self._reading.at = None, None
-
-
-__all__ = [
-    "BatchesFn", "HostSteps", "PrepareFn", "host_program", "host_step", "local_rows",
-    "on_devices",
-]  # fmt: skip

@@ -125,8 +125,3 @@ def abort_on_error() -> Iterator[None]:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
-
-
-__all__ = [
-    "abort_on_error", "any_process", "broadcast", "gather", "initialize", "is_process_zero",
-]  # fmt: skip

@@ -331,9 +331,3 @@ def image_test(
         return hosts.gather(evaluate(states.params, batch_stats, test_split))
 
     return test
-
-
-__all__ = [
-    "LONGEST", "METRICS", "ImageTraining", "device_splits", "first_images", "image_program",
-    "image_test", "lower_image_steps", "make_train_steps",
-]  # fmt: skip

@@ -119,8 +119,3 @@ def make_initial(
         )
 
     return initial
-
-
-__all__ = [
-    "CALIBRATION_EXAMPLES", "Draw", "draw_params", "make_initial", "refuse_other_params",
-]  # fmt: skip

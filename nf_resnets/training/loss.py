@@ -103,6 +103,3 @@ def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
     right &= ~jnp.isnan(logits).any(axis=-1)  # argmax would take the first NaN for the largest
     is_class = (labels >= 0) & (labels < logits.shape[-1])
     return jnp.where(is_class, right.astype(jnp.float32), jnp.nan)
-
-
-__all__ = ["correct", "cross_entropy", "image_loss"]

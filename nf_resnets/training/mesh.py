@@ -113,9 +113,3 @@ def over_runs(
         donate_argnums=(0,) if donate else (),
         out_shardings=NamedSharding(mesh, PartitionSpec() if whole else per_run),
     )
-
-
-__all__ = [
-    "DATA", "SWEEP", "Vectorize", "make_mesh", "over_runs", "replicate", "shard_runs", "stack",
-    "unstack",
-]  # fmt: skip

@@ -65,6 +65,3 @@ class Preemption:
         while self._previous:
             number, previous = self._previous.popitem()
             signal.signal(number, previous)
-
-
-__all__ = ["SIGNALS", "Preemption"]

@@ -215,6 +215,3 @@ def _numbers(start: Start) -> tuple[Any, ...]:
         np.float32(alpha),
         np.float32(start.branch_scale),
     )
-
-
-__all__ = ["InitialFn", "Program", "Start", "Steps", "build", "quick_compile", "state_shapes"]

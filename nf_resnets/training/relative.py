@@ -63,6 +63,3 @@ def relative_to(
     parametrize(optax.identity(), kind="sgd")  # refuses a base that lacks a leaf
     same = scheme == schemes.get(model.scheme)
     return model if same else model.clone(scheme=scheme), parametrize
-
-
-__all__ = ["relative_to"]

@@ -136,6 +136,3 @@ def refuse_labels(metrics: Mapping[str, float], where: str) -> None:
             f"a label in {where} is no class of the network; expected 0 <= label < num_classes "
             "(was the data set changed after it was checked?)."
         )
-
-
-__all__ = ["Plan", "Run", "refuse_labels", "thinned"]

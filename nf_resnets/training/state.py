@@ -119,9 +119,3 @@ def _strong(tree: Any) -> Any:
 def is_counter(leaf: Any) -> bool:
     """Whether a leaf of ``batch_stats`` has whole numbers, the same for all parts of a batch."""
     return not jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
-__all__ = [
-    "Average", "OptimizerFn", "TrainState", "create_state", "is_counter", "moved_average",
-    "start_average",
-]  # fmt: skip

@@ -191,6 +191,3 @@ def _as_before(new: Any, old: Any) -> Any:
     return jax.tree.map(
         cast, jax.tree.unflatten(jax.tree.structure(old), jax.tree.leaves(new)), old
     )
-
-
-__all__ = ["NOISE", "LossFn", "Metrics", "replica_step", "varying"]

@@ -183,6 +183,3 @@ def make_streamed_evaluate(
         return {"loss": total[:, 0] / total[:, 2], "accuracy": total[:, 1] / total[:, 2]}
 
     return evaluate
-
-
-__all__ = ["Streamed", "make_streamed_evaluate", "mixed", "streamed_program"]

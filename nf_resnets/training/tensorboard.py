@@ -139,6 +139,3 @@ class TensorBoard:
     def _write(self, key: str, step: int, **content: Any) -> None:
         event = self._event.Event(wall_time=time.time(), step=step, **content)
         self._logs[key][0].write_event(event)
-
-
-__all__ = ["MOST_POINTS", "TensorBoard", "epoch_values", "run_name", "step_values"]

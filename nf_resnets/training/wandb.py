@@ -74,6 +74,3 @@ class WandB:
     def __exit__(self, *_: object) -> None:
         for key in list(self._runs):
             self.on_run_end(key, "waiting", {})
-
-
-__all__ = ["WandB"]

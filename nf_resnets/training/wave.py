@@ -345,6 +345,3 @@ def _save(wave: _Wave, checkpoints: Checkpoints, *, must: bool) -> None:
         if must:
             raise
         wave.hooks.callback.on_message(f"no checkpoint: {error}; training goes on without")
-
-
-__all__ = ["OUTCOME", "Hooks", "Row", "Stopped", "row_of", "train"]

@@ -137,9 +137,3 @@ def batch_of(corpus: Corpus, batch: TokenBatch) -> dict[str, np.ndarray]:
         "inputs": padded([[BEGIN, *target[:-1]] for target in targets], rows, batch.width),
         "targets": padded(targets, rows, batch.width),
     }
-
-
-__all__ = [
-    "WIDTHS", "Corpus", "TokenBatch", "batch_of", "batch_shapes", "encode", "epoch_batches",
-    "fitting_width", "padded",
-]  # fmt: skip

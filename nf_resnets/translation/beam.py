@@ -204,6 +204,3 @@ def beam_search(
         )
     numbers = (jnp.float32(alpha), jnp.float32(offset))
     return _searched(model, params, source, limits, *numbers, length=length, beam=beam)
-
-
-__all__ = ["beam_search", "length_penalty"]

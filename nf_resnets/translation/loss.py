@@ -115,6 +115,3 @@ def mean_likelihood(
 def _sum(model: models.Transformer, params: Any, batch: dict[str, jax.Array]) -> jax.Array:
     logits: Any = model.apply({"params": params}, batch["source"], batch["inputs"])
     return token_losses(logits, batch["targets"])[1].sum()
-
-
-__all__ = ["mean_likelihood", "token_loss", "token_losses"]

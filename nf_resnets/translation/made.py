@@ -82,6 +82,3 @@ def _sentence(rng: np.random.Generator) -> tuple[str, str]:
          f"The {kind_english} {things} cost {english} euros."),
     )  # fmt: skip
     return sentences[int(rng.integers(4))]
-
-
-__all__ = ["made_pairs"]

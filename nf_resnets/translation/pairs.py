@@ -95,6 +95,3 @@ def _pairs(examples: Any, first: str, second: str) -> Pairs:
 
 def _text(value: Any) -> str:
     return " ".join((value.decode() if isinstance(value, bytes) else str(value)).split())
-
-
-__all__ = ["MADE", "PairSet", "Pairs", "load_pairs"]

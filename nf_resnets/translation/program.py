@@ -124,6 +124,3 @@ def _check_corpus(model: models.Transformer, corpus: Corpus) -> None:
             f"sentences in batches of {longest:,} tokens found; expected at most the model's "
             f"max_length={model.max_length:,}."
         )
-
-
-__all__ = ["METRICS", "TokenTraining", "token_program", "token_step"]

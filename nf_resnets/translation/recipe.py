@@ -101,6 +101,3 @@ def recipe(
 
     how = TokenTraining(settings["max_tokens"], settings["steps"], settings["label_smoothing"])
     return model, optimizer, how
-
-
-__all__ = ["OPTIMIZERS", "Sentences", "adam", "recipe"]

@@ -140,6 +140,3 @@ def bleu(translations: Iterable[str], *references: Iterable[str], language: str 
         raise ModuleNotFoundError(" ".join(str(error).split())) from None
     score = metric.corpus_score(judged, lists)
     return Bleu(float(score.score), str(metric.get_signature()))
-
-
-__all__ = ["LONGER", "Bleu", "bleu", "translate"]

@@ -153,8 +153,3 @@ def _sentencepiece() -> Any:
             "translation needs SentencePiece: pip install 'nf_resnets[translation]'."
         ) from None
     return sentencepiece
-
-
-__all__ = [
-    "BEGIN", "END", "PADDING", "UNKNOWN", "Vocabulary", "as_sentences", "train_vocabulary",
-]  # fmt: skip
