@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nf_resnets import command_line, data, places, schemes
-from nf_resnets.machine import device_name
+from nf_resnets.machine import device_name, maker
 from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, whole_file
 from nf_resnets.sweep import command as sweep_command
 from nf_resnets.sweep import engine, settings
@@ -156,7 +156,7 @@ class _Making:
     command: Command
     out: Path
     begun: float = dataclasses.field(default_factory=time.monotonic)
-    measured: list[Row] = dataclasses.field(default_factory=list)  # without training
+    measured: list[Row] = dataclasses.field(default_factory=list)  # those without training
 
     def make(self, points: list[Point]) -> int:
         writes, trained = hosts.is_process_zero(), []
@@ -178,7 +178,7 @@ class _Making:
                 sweep_command.say_what_is_damaged(rows)
             rows.retry()
             for point in untrained:
-                self.measured += self.measure(point, rows)
+                self.measured.append(self.measure(point, rows))
             if points:
                 points, trained = self.train(task, points, rows)
         if not writes:
@@ -192,8 +192,8 @@ class _Making:
             shutil.rmtree(self.out / "compiled", ignore_errors=True)
         return int(bool(failed))
 
-    def measure(self, point: Point, rows: Rows) -> list[Row]:
-        """The rows of what needs no training, kept as soon as they are there."""
+    def measure(self, point: Point, rows: Rows) -> Row:
+        """What needs no training, kept as soon as it is there."""
         name = ", ".join(f"{name} {value}" for name, value in point.items())
         known, data_dir = "", self.command.data_dir
         if "dataset" in point:
@@ -203,10 +203,9 @@ class _Making:
         if key not in rows:
             begun = time.monotonic()
             made = [dict(row) for row in self.experiment.measure(point, data_dir)]
-            rows.add([{"key": key, "state": "measured", "rows": made}])
+            rows.add([{"key": key, "state": "measured", "rows": made, "made": maker()}])
             print(f"  {name}: {time.monotonic() - begun:.0f} s", flush=True)
-        measured: list[Row] = rows.read()[key]["rows"]
-        return measured
+        return rows.read()[key]
 
     def train(self, task: Any, points: list[Point], rows: Rows) -> tuple[list[Point], list[Row]]:
         """Makes the missing runs, and those that their rows ask for."""
@@ -258,7 +257,8 @@ class _Making:
     def write(self, points: Sequence[Point], trained: Sequence[Row]) -> str:
         """Writes table, figures and what they are made of; returns the table."""
         over = [row for row in trained if row["state"] in OVER]
-        rows = [*self.measured, *(flat(row, self.experiment) for row in over)]
+        rows = [row for point in self.measured for row in point["rows"]]
+        rows += [flat(row, self.experiment) for row in over]
         lines = [line for row in over for line in curve_lines(row, self.experiment)]
         results = Results(points, rows, lines)
         text = self.experiment.table(results)
@@ -270,7 +270,9 @@ class _Making:
                   if all(point.get(name) == value for point in points)}  # fmt: skip
         record = {"scale": self.command.scale, "grid": self.command.grid, "settings": shared}
         with whole_file(self.out / "settings.json") as new:
-            new.write_text(json.dumps({**record, "made": makers(trained)}, indent=2) + "\n")
+            new.write_text(
+                json.dumps({**record, "made": makers([*self.measured, *trained])}, indent=2) + "\n"
+            )
         figures = {"figure.png": self.experiment.figure, **self.experiment.figures}
         for name, draw in figures.items() if rows and can_draw() else ():
             with whole_file(self.out / name) as new:

@@ -189,7 +189,8 @@ def branch_sizes(point: Point, variant: str, depth: int) -> np.ndarray:
         ranges = jnp.append(ks, 1), jnp.append(ks, L)
         return jax.lax.map(lambda each: size(*each), ranges)
 
-    return np.asarray(quick_jit(lambda draws: jax.lax.map(one, draws).mean(axis=0))(draws))
+    # Each branch is a pass of its own: here the running counts.
+    return np.asarray(jax.jit(lambda draws: jax.lax.map(one, draws).mean(axis=0))(draws))
 
 
 def traces(point: Point, scaling: str, L: int) -> float:

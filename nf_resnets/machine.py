@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import time
 from pathlib import Path
+from typing import Any
 
 import jax
+
+
+def maker() -> dict[str, Any]:
+    """What a row says of how it was made: the devices, the day, the versions."""
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    return {"device": device_name(), "date": day, **versions()}
 
 
 def versions() -> dict[str, str]:

@@ -21,7 +21,7 @@ import jax
 from jax.sharding import Mesh
 
 from nf_resnets import training
-from nf_resnets.machine import device_name, versions
+from nf_resnets.machine import maker
 from nf_resnets.sweep.rows import Rows
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callback, Callbacks
@@ -380,8 +380,7 @@ class _Work:
 
     def record(self, rows: Sequence[dict[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Keeps the rows of runs that have ended, with the machine that made them."""
-        date = time.strftime("%Y-%m-%d", time.gmtime())
-        made = {"device": device_name(), "date": date, **versions()}
+        made = maker()
         return self.rows.add([{**row, "made": made} for row in rows])
 
     def fail(self, wave: Wave, error: Exception, place: Path) -> None:
