@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from nf_resnets.plotting.style import INK, LEVEL, diverged_band, log_axis, looks, saved_figure
 
 STYLES: dict[str, dict[str, Any]] = {
@@ -147,10 +149,9 @@ def curves_figure(
 
 
 def _columns(widths: Sequence[float], room: float) -> int:
-    """In how many columns of a legend entries of these widths fit."""
+    """In how many columns of a legend entries of these widths fit, filled as Matplotlib does."""
     for columns in range(len(widths), 1, -1):
-        down = -(-len(widths) // columns)
-        if sum(max(widths[at : at + down]) for at in range(0, len(widths), down)) <= room:
+        if sum(max(column) for column in np.array_split(widths, columns)) <= room:
             return columns
     return 1
 

@@ -51,6 +51,16 @@ def test_a_title_has_its_scheme_s_colour_and_variants_another_line():
     assert len({tuple(look.values()) for look in found.values()}) == len(titles)
 
 
+@pytest.mark.parametrize("count", range(2, 12))
+def test_a_legend_is_no_wider_than_its_figure(drawn, tmp_path, count):
+    names = ["Fixup", "Fixup without rule 2", "BatchNorm", *(f"scheme {n}" for n in range(9))]
+    panel = Panel("x", "y", [Curve(name, [0, 1], [0, 1]) for name in names[:count]])
+    curves_figure([panel, panel], tmp_path / "f.svg", title="t", subtitle="s")
+    drawn[0].draw_without_rendering()
+    box = drawn[0].legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= drawn[0].bbox.width
+
+
 @pytest.mark.parametrize("better", [True, False])
 def test_a_run_that_diverged_is_marked_in_a_band_at_the_bad_end(drawn, tmp_path, better):
     curves = [Curve("Fixup", [0, 2], [0, 2]), Curve("SkipInit", (0, 1), (2, 1), diverged=True)]
