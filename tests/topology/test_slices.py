@@ -75,8 +75,9 @@ def test_streamed_images_are_mixed_as_bytes():
 
 def test_a_step_of_a_transformer_reduces_its_gradients_once():
     need, _, states = compiled(programs.transformer, "v5e:2x2")
-    # Tokens are counted first: every chip divides by all of them.
-    assert need.collectives == {"all-reduce": (2, 4 * (numbers(states.params) + 4))}
+    # Tokens are counted first: every chip divides by all of them. Then come the gradients, the loss
+    # and three metrics, of which the step takes the mean like of any other's.
+    assert need.collectives == {"all-reduce": (2, 4 * (1 + numbers(states.params) + 4))}
 
 
 def test_a_turn_of_a_beam_search_computes_one_token():
