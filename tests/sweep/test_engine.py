@@ -28,8 +28,19 @@ def twin(tmp_path_factory):
     return rows
 
 
-def assert_twins(rows, twin):
-    assert small.repeatable(rows) == small.repeatable(twin)
+# Waves of another width are another program, and XLA's fused loops sum in another order: of the
+# losses here one in ten differs in the last place of float32, a part in 2^22 of 2.3.
+WIDTH = 2.0**-20
+
+
+def assert_twins(rows, twin, rel=0.0):
+    def alike(value, other):
+        if isinstance(value, float):
+            return value == pytest.approx(other, rel=rel, abs=0.0)
+        return value == other
+
+    rows, twin = small.repeatable(rows), small.repeatable(twin)
+    assert jax.tree.all(jax.tree.map(alike, rows, twin))
 
 
 def states(rows):
@@ -65,7 +76,7 @@ def test_rows_are_finite_or_diverged_at_the_step(tmp_path, twin):
     (gone,) = (row for row in rows.values() if row["state"] == "diverged")
     assert (gone["steps_done"], gone["message"]) == (8, "update_norm nan at step 8")
     rows.pop(gone["key"])
-    assert_twins(rows, {key: twin[key] for key in rows})
+    assert_twins(rows, {key: twin[key] for key in rows}, WIDTH)
     # Nor is it tried again, whatever is retried.
     _, _, log = run(tmp_path, [*plans(3), *bad], retry=True)
     assert not log.events
@@ -76,7 +87,7 @@ def test_rows_are_finite_or_diverged_at_the_step(tmp_path, twin):
 )
 def test_threads_slots_and_devices_change_no_number(tmp_path, twin, options):
     rows, outcome, log = run(tmp_path, plans(5), **options)
-    assert_twins(rows, twin)
+    assert_twins(rows, twin, WIDTH if "runs_per_device" in options else 0.0)
     # Threads share a program, and the last wave is as wide as it must be.
     assert len(log.of("on_compile_end")) == outcome.programs <= 2
 
@@ -97,7 +108,7 @@ def test_told_to_stop_it_saves_and_goes_on(tmp_path, twin, one_step_a_call, opti
     rows, outcome, log = run(tmp_path, plans(5), **options)
     assert 8 in [event[3] for event in log.of("on_run_begin")]
     assert not outcome.stopped and left(tmp_path) == []
-    assert_twins(rows, twin)
+    assert_twins(rows, twin, WIDTH if "runs_per_device" in options else 0.0)
 
 
 def test_checkpoints_stay_while_runs_of_other_shards_are_missing(tmp_path):
@@ -114,7 +125,7 @@ def test_a_wave_that_has_begun_goes_on_as_it_was_cut(tmp_path, one_step_a_call):
     began = {event[2]["seed"]: event[3] for event in log.of("on_run_begin")}
     assert began == {1: 8, 2: 8, 0: 0, 3: 0, 4: 0, 5: 0} and left(tmp_path) == []
     whole, _, _ = run(tmp_path / "whole", plans(6))
-    assert_twins(rows, whole)
+    assert_twins(rows, whole, WIDTH)
 
 
 @pytest.mark.parametrize("at", [0, 2, 4])
@@ -178,7 +189,7 @@ def test_runs_that_do_not_fit_the_memory_are_tried_in_halves(tmp_path, twin):
         return dataclasses.replace(program, steps=steps)
 
     rows, _, log = run(tmp_path, plans(5), Linear(exhaust), runs_per_device=5)
-    assert_twins(rows, twin)
+    assert_twins(rows, twin, WIDTH)
     assert log.of("on_message") == [
         ("5 runs at a time do not fit the memory",), ("3 runs at a time do not fit the memory",)
     ]  # fmt: skip
