@@ -20,6 +20,15 @@ batch sizes. Both need a GPU or a TPU, and have not been run here. `--scale cifa
 WRN-10-1 on CIFAR-10, one epoch, 216 runs, about four hours; BatchNorm is tested with the statistics
 of eight training batches. The largest batch has 24 steps.
 
+Small batches are three more commands of that scale, with the `--grid` `batch_size=8
+peak_lr=2^-9:2^-1 scheme=batchnorm,skipinit,fixup,alpha_one`, `batch_size=2 peak_lr=2^-11:2^-3
+scheme=skipinit,fixup,alpha_one` and `scheme=alpha_one`. Their criterion was set after the rows of
+batches 32 to 2,048 had been seen, and before those of the three commands. A rate is *stable* if no
+seed diverges and in each the mean training loss of the epoch is below ln 10, that of equal
+probabilities. The best rate by training loss is *far below* the largest stable one if it is at most
+a quarter of it, in each seed. Expected: far below at batches 2 and 8, with and without BatchNorm,
+and not at 2,048.
+
 `--scale laptop`: WRN-10-1 with 8 channels on the 8x8 digits inside scikit-learn, 10 epochs, 320
 runs, about seven minutes on two cores. BatchNorm is tested with the statistics of four training
 batches at the tested weights; dropout is 0.1. Expected: the best rate grows with the batch and

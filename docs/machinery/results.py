@@ -38,6 +38,11 @@ OPTIONS = {
         "model=resnet-50 scheme=rescalenet_dropout,rescalenet_at_0 peak_lr=0.1 seed=0:2",
     "rescale_variance-laptop": "dataset=cifar10",
     "skipinit_imagenet-laptop-fixup-skipinit": "scheme=fixup,skipinit",
+    "skipinit_lr_batch-cifar-2":
+        "batch_size=2 peak_lr=2^-11:2^-3 scheme=skipinit,fixup,alpha_one",
+    "skipinit_lr_batch-cifar-8":
+        "batch_size=8 peak_lr=2^-9:2^-1 scheme=batchnorm,skipinit,fixup,alpha_one",
+    "skipinit_lr_batch-cifar-alpha_one": "scheme=alpha_one",
     "skipinit_lr_batch-cifar-steps": "steps=390 batch_size=32,128,512 seed=0",
 }  # fmt: skip
 """The ``--grid`` of a folder's command, where it has one."""
