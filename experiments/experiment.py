@@ -23,6 +23,8 @@ from .grid import Point, about
 
 Row = dict[str, Any]
 
+COMMITTED = Path(__file__).parents[1] / "results"
+"""Where the rows are that an experiment reads instead of making runs."""
 CURVE_POINTS = 2_000
 """Points of a run's curve in its row, at most; a shorter run keeps every step."""
 OUTCOME = ("test_accuracy", "test_loss")

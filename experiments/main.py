@@ -29,6 +29,7 @@ from nf_resnets.training import Plan, hosts
 from nf_resnets.training.preemption import Preemption
 
 from .experiment import (
+    COMMITTED,
     CURVE_POINTS,
     OVER,
     Experiment,
@@ -198,6 +199,8 @@ class _Making:
         known, data_dir = "", self.command.data_dir
         if "dataset" in point:
             known = data.fingerprint(data.load(point["dataset"], data_dir))
+        elif "rows" in point:
+            known = hashlib.sha256((COMMITTED / point["rows"]).read_bytes()).hexdigest()
         words = f"{self.experiment.name}: {name}; {known}"
         key = hashlib.sha256(words.encode()).hexdigest()
         if key not in rows:
