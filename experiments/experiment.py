@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets import data, schemes
-from nf_resnets.plotting.style import whole_file
+from nf_resnets.places import whole_file
 from nf_resnets.sweep import settings
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.image_task import ImageTask

@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 
 from nf_resnets import command_line, data, places, schemes
 from nf_resnets.machine import device_name, maker
-from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, whole_file
+from nf_resnets.places import whole_file
+from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw
 from nf_resnets.sweep import command as sweep_command
 from nf_resnets.sweep import engine, settings
 from nf_resnets.sweep.engine import Execution, store_programs

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import tempfile
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,17 +32,31 @@ def try_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
 
 
 def write_whole(path: Path, data: bytes, *, overwrite: bool) -> None:
-    """Writes a file whole or not at all: beside it first, then under its name."""
+    """Writes a file whole or not at all, and onto the disk."""
     path = try_file(path, overwrite=overwrite)
-    part = path.with_name(f".part-{uuid.uuid4().hex}")
+    with whole_file(path) as new, open(new, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A file to write to, which replaces the path's at the end of the block; links are replaced.
+
+    What is written beside it, such as a figure's SVG, replaces the file of that name.
+    """
+    path = Path(path)
     try:
-        with open(part, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+        # In a folder of its own, where no link can lie under a name that is written to.
+        with tempfile.TemporaryDirectory(
+            prefix=".new-", dir=path.parent, ignore_cleanup_errors=True
+        ) as folder:
+            yield Path(folder, path.name)
+            for each in Path(folder).iterdir():
+                os.replace(each, path.with_name(each.name))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 @contextlib.contextmanager

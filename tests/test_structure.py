@@ -55,7 +55,7 @@ def import_faults(module, tree):
         allowed = top not in ABOVE and top != "" and COMMAND not in rest
         if top == "nf_resnets":
             allowed = allowed and (below or rest[:1] == [part] or module.endswith(f".{COMMAND}"))
-            allowed = allowed and part != "plotting" or rest[:1] == [part]
+            allowed = allowed and (part != "plotting" or rest[0] in ("plotting", "places"))
         elif top in ("jax", "jaxlib", "flax", "optax"):  # rows in, figures out
             allowed = part != "plotting"
         if not allowed:

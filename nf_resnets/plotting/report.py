@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nf_resnets.places import whole_file
 from nf_resnets.plotting.rates import METRICS, series_title
-from nf_resnets.plotting.style import power, whole_file
+from nf_resnets.plotting.style import power
 
 Row = Mapping[str, Any]
 OUTCOMES = ("test_accuracy", "train_loss", "steps_done", "seconds")

@@ -7,11 +7,11 @@ import importlib.util
 import math
 import os
 import re
-import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
+
+from nf_resnets.places import whole_file
 
 INK = "#444444"
 LEVEL: Any = {"color": "#777777", "linewidth": 1, "linestyle": (0, (4, 3))}
@@ -182,25 +182,6 @@ def saved_figure(
                 date = {"Date": None} if file.suffix == ".svg" else {}
                 figure.savefig(file, metadata={"Title": title, **date})
                 figure.set_layout_engine("none")  # to find the layout again costs as much
-
-
-@contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A file to write to, which replaces the path's at the end of the block; links are replaced.
-
-    What is written beside it, such as a figure's SVG, replaces the file of that name.
-    """
-    path = Path(path)
-    try:
-        # In a folder of its own, where no link can lie under a name that is written to.
-        with tempfile.TemporaryDirectory(
-            prefix=".new-", dir=path.parent, ignore_cleanup_errors=True
-        ) as folder:
-            yield Path(folder, path.name)
-            for each in Path(folder).iterdir():
-                os.replace(each, path.with_name(each.name))
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def power(rate: float) -> str:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nf_resnets.places import whole_file
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, mean_curve
 from nf_resnets.plotting.rates import LEGEND, METRICS, rates_figure, series_title
 from nf_resnets.plotting.report import SweepResults, report
-from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, power, whole_file
+from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, power
 
 Row = Mapping[str, Any]
 

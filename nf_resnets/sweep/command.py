@@ -19,7 +19,7 @@ import jax
 
 from nf_resnets import command_line, data, places
 from nf_resnets.machine import device_name
-from nf_resnets.plotting.style import whole_file
+from nf_resnets.places import whole_file
 from nf_resnets.sweep import engine, for_topology, on_ray
 from nf_resnets.sweep.engine import Execution, Outcome, store_programs
 from nf_resnets.sweep.grid import Sweep, make_sweep

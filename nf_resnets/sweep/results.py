@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets import data, plotting, schemes
-from nf_resnets.plotting.style import whole_file
+from nf_resnets.places import whole_file
 from nf_resnets.sweep.options import Options, parse_target
 from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.select import Optimum, Row, grouped, optima
