@@ -77,9 +77,7 @@ class Trainer:
             vectorize=vectorize,
         )
         self.counts = np.full(runs, steps, np.int32)
-        self.states = self.program.empty()
-        for seed in range(runs):
-            self.states = self.program.begin(self.states, seed, start(seed))
+        self.states = self.program.begin(list(map(start, range(runs))))
 
     def call(self) -> training.Steps:
         """Dispatches the steps of all its runs."""

@@ -101,7 +101,7 @@ def second_test(task: Any, program: Any, plan: Any, state: Any) -> dict[str, flo
         return {}
     _, dataset, _, how = task.parts(plan)
     how = dataclasses.replace(how, bn_estimate_batches=SECOND_TEST)
-    splits, states = device_splits(dataset, program.mesh), program.put(program.empty(), 0, state)
+    splits, states = device_splits(dataset, program.mesh), program.begin([state])
     test = image_test(program.model, program.mesh, how, splits, states)
     return {SECOND: float(test(states)["accuracy"][0])}
 

@@ -88,7 +88,7 @@ def probe(task: Any, program: Any, plan: Any, state: Any, step: int) -> dict[str
     """The test before the first step, where runs are tested after every epoch."""
     if step or not plan.evaluate_every:
         return {}
-    test = program.test(program.put(program.empty(), 0, state))
+    test = program.test(program.begin([state]))
     return {f"test_{name}": float(value[0]) for name, value in test.items()}
 
 

@@ -1,4 +1,4 @@
-"""A program: the compiled functions that runs of one network share, and slots for the runs."""
+"""A program: the compiled functions that runs of one network share."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets import roles, schemes
-from nf_resnets.training import hosts
-from nf_resnets.training.mesh import SWEEP, unstack
+from nf_resnets.training.mesh import SWEEP, shard_runs
 from nf_resnets.training.state import TrainState
 
 
@@ -65,7 +63,7 @@ InitialFn = Callable[..., TrainState]
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Slots for runs that train at the same time, and the functions compiled for them.
+    """The functions compiled for the runs of a network that train at the same time.
 
     Programs on images in memory, on streamed images and on tokens have the same functions; they
     differ in where ``steps`` takes its batches from.
@@ -78,10 +76,8 @@ class Program:
       steps_per_epoch: full batches in an epoch.
       metrics: the names of the columns of ``Steps.curve``.
       like: shapes and dtypes of one run's state.
-      empty: ``empty()`` makes the states of empty slots, zeros ``[R, ...]``.
-      begin: ``begin(states, slot, start)`` initialises a run in a slot.
-      put: ``put(states, slot, state)`` puts a state with leaves as in ``like`` into a slot.
-      take: ``take(states, slot)`` returns the state of the run in a slot, as NumPy arrays.
+      begin: ``begin(starts)`` makes the first states of at most ``R`` runs, ``[R, ...]``: of each
+        ``Start``, or of its state, with leaves as in ``like``.
       steps: ``steps(states, counts) -> Steps`` makes ``counts[r]`` steps of run ``r``, fewer where
         an epoch ends or the run diverges. The states are donated.
       test: ``test(states)`` gives ``accuracy``, ``loss``, ... on the test split, float32 [R].
@@ -97,10 +93,7 @@ class Program:
     steps_per_epoch: int
     metrics: tuple[str, ...]
     like: TrainState
-    empty: Callable[[], TrainState]
-    begin: Callable[[TrainState, int, Start | TrainState], TrainState]
-    put: Callable[[TrainState, int, Any], TrainState]
-    take: Callable[[TrainState, int], Any]
+    begin: Callable[[Sequence[Start | TrainState]], TrainState]
     steps: Callable[[TrainState, np.ndarray], Steps]
     test: Callable[[TrainState], Mapping[str, np.ndarray]]
     input_seconds: Callable[[], float] | None = None
@@ -117,7 +110,7 @@ def build(
     make_test: Callable[[TrainState], Callable[[TrainState], Mapping[str, np.ndarray]]],
     **fields: Any,
 ) -> Program:
-    """Compiles the functions that every program has, those that fill and read its slots.
+    """Compiles the functions that every program has, those that begin and test its runs.
 
     Args:
       mesh: see :func:`nf_resnets.training.make_mesh`.
@@ -128,56 +121,39 @@ def build(
       make_test: ``make_test(states)`` makes ``test`` for states of these shapes.
       **fields: the other attributes of the program, ``steps`` among them.
     """
-    per_run, shared = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((SWEEP,), ()))
     stacked = state_shapes(mesh, initial, example, slots)
-    # These functions are called once a run: compiling them takes longer than running them.
-    options = quick_compile(mesh.devices.flat[0])
-    quick_jit = functools.partial(jax.jit, compiler_options=options, out_shardings=per_run)
-
-    empty = quick_jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), stacked))
-
-    def write(states: TrainState, slot: Any, state: Any) -> TrainState:
-        return jax.tree.map(lambda all_, one: all_.at[slot].set(one), states, state)
-
-    def write_initial(scheme: schemes.Scheme, states: Any, slot: Any, *numbers: Any) -> TrainState:
-        return write(states, slot, initial(scheme, *numbers))
-
-    begin_plain = quick_jit(write_initial, static_argnums=0, donate_argnums=1)
-    # A data-dependent scheme may pass its batch many times, which is worth optimising.
-    begin_on_data = jax.jit(
-        write_initial, static_argnums=0, donate_argnums=1, out_shardings=per_run
-    )
-    put_one = quick_jit(write, donate_argnums=0)
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
-    take_one = jax.jit(unstack, compiler_options=options, out_shardings=shared)
+    # It is called once a run: compiling it takes longer than running it.
+    options = quick_compile(mesh.devices.flat[0])
+    begin_plain = jax.jit(initial, static_argnums=0, compiler_options=options)
+    # A data-dependent scheme may pass its batch many times, which is worth optimising.
+    begin_on_data = jax.jit(initial, static_argnums=0)
 
-    def put(states: TrainState, slot: int, state: Any) -> TrainState:
-        # Written into its slot, another shape would be broadcast and another dtype cast.
-        for given, expected in itertools.zip_longest(_leaves(state), _leaves(like)):
-            if given != expected:
-                raise ValueError(f"a state with {given} found; expected {expected}, as compiled.")
-        return put_one(states, np.int32(slot), state)
-
-    def take(states: TrainState, slot: int) -> Any:
-        return hosts.gather(take_one(states, np.int32(slot)))
-
-    def begin(states: TrainState, slot: int, start: Start | TrainState) -> TrainState:
+    def begin_one(start: Start | TrainState) -> Any:
         if isinstance(start, TrainState):
-            return put(states, slot, start)
-        values = (start.scheme, states, np.int32(slot), *_numbers(start))
+            for given, expected in itertools.zip_longest(_leaves(start), _leaves(like)):
+                if given != expected:
+                    raise ValueError(
+                        f"a state with {given} found; expected {expected}, as compiled."
+                    )
+            return start
         if start.scheme.calibrate is None:
-            return begin_plain(*values, None)
-        return begin_on_data(*values, batch())
+            return begin_plain(start.scheme, *_numbers(start), None)
+        return begin_on_data(start.scheme, *_numbers(start), batch())
 
-    # The first call compiles the others. It is made here, before a run is timed.
-    states = empty()
-    if isinstance(example, TrainState) or example.scheme.calibrate is None:
-        states = begin(states, 0, example)
-    test = make_test(put(states, 0, take(states, 0)))
-    return Program(
-        mesh=mesh, slots=slots, like=like, empty=empty, begin=begin, put=put, take=take,
-        test=test, **fields,
-    )  # fmt: skip
+    def begin(starts: Sequence[Start | TrainState]) -> TrainState:
+        states = [jax.device_get(begin_one(start)) for start in starts]
+
+        def filled(leaf: Any, *of_runs: Any) -> np.ndarray:
+            nothing = np.zeros(leaf.shape, leaf.dtype)
+            return np.stack([*of_runs, *[nothing] * (slots - len(of_runs))])
+
+        return shard_runs(jax.tree.map(filled, like, *states), mesh)  # type: ignore[no-any-return]
+
+    # The first call compiles. It is made here, before a run is timed.
+    is_plain = isinstance(example, TrainState) or example.scheme.calibrate is None
+    test = make_test(begin([example] if is_plain else []))
+    return Program(mesh=mesh, slots=slots, like=like, begin=begin, test=test, **fields)
 
 
 def state_shapes(

@@ -114,9 +114,10 @@ class _Wave:
         """The runs that have steps to make."""
         return [each for each in self.all() if each[2].status == "stopped"]
 
-    def taken(self, slot: int) -> Any:
-        """The state of a run, as NumPy arrays."""
-        return self.program.take(self.states, slot)
+    def taken(self) -> list[Any]:
+        """The states of the runs, as NumPy arrays."""
+        states = hosts.gather(self.states)
+        return [jax.tree.map(np.asarray, unstack(states, slot)) for slot in range(len(self.runs))]
 
     def input_wait(self, run: Run) -> dict[str, float]:
         """How long the wave has waited for batches from the host, where they come from there."""
@@ -150,20 +151,20 @@ def _begin(wave: _Wave, starts: Sequence[Any], checkpoints: Checkpoints | None) 
         )
     saved = hosts.broadcast(saved)
     tree, facts = (None, {}) if saved is None else saved[1:]
-    wave.states = program.empty()
+    begun = time.perf_counter()
+    if tree is not None:
+        starts = [unstack(tree["states"], slot) for slot in range(count)]
+    wave.states = program.begin(starts)
+    took = (time.perf_counter() - begun) / count
     for slot, start in enumerate(starts):
-        begun = time.perf_counter()
         if tree is None:
-            wave.states = program.begin(wave.states, slot, start)
             step = int(start.step) if isinstance(start, TrainState) else 0
             if step > program.num_steps:
                 raise ValueError(
                     f"num_steps={program.num_steps} found; expected at least the {step} made."
                 )
-            curve = np.full(shape, np.nan, np.float32)
-            run = Run(program.metrics, curve, step, seconds=time.perf_counter() - begun)
+            run = Run(program.metrics, np.full(shape, np.nan, np.float32), step, seconds=took)
         else:
-            wave.states = program.put(wave.states, slot, unstack(tree["states"], slot))
             run = Run(program.metrics, np.array(tree["curve"][slot]), **facts["runs"][slot])
         run.first_step = run.step
         wave.runs.append(run)
@@ -174,8 +175,9 @@ def _begin(wave: _Wave, starts: Sequence[Any], checkpoints: Checkpoints | None) 
             plan.key, plan.label, plan.settings, run.step, program.num_steps
         )
     if tree is None and wave.hooks.probe is not None:
+        states = wave.taken()
         for slot, plan, run in wave.left():
-            measures = dict(wave.hooks.probe(program, plan, wave.taken(slot), run.step))
+            measures = dict(wave.hooks.probe(program, plan, states[slot], run.step))
             run.history.append({"epoch": 0, "step": run.step, "measures": measures})
 
 
@@ -262,6 +264,7 @@ def _end_epoch(wave: _Wave, runs: Sequence[tuple[int, Plan, Run]]) -> None:
     if is_over or (plan.evaluate_every and epoch % plan.evaluate_every == 0):
         tests = {name: np.asarray(values) for name, values in program.test(wave.states).items()}
     took = (time.perf_counter() - begun) / len(runs)
+    states = wave.taken() if wave.hooks.probe is not None else []
     for slot, plan, run in runs:
         test = {name: float(values[slot]) for name, values in tests.items()}
         refuse_labels(test, "the test split")
@@ -283,13 +286,13 @@ def _end_epoch(wave: _Wave, runs: Sequence[tuple[int, Plan, Run]]) -> None:
             # The last update itself may have made the parameters diverge.
             run.diverged = f"the test loss is {test['loss']} at step {run.step}"
         elif wave.hooks.probe is not None:
-            state = wave.taken(slot)
-            row["measures"] = dict(wave.hooks.probe(program, plan, state, run.step))
+            row["measures"] = dict(wave.hooks.probe(program, plan, states[slot], run.step))
 
 
 def _end_runs(wave: _Wave, runs: Sequence[tuple[int, Plan, Run]], keep_states: bool) -> None:
     """Records the runs that have ended."""
-    rows = []
+    rows, finish = [], wave.hooks.finish
+    states = wave.taken() if runs and (keep_states or finish is not None) else []
     for slot, plan, run in runs:
         finished = run.status == "finished"
         row = row_of(plan, run.status, run.diverged or None)
@@ -298,10 +301,9 @@ def _end_runs(wave: _Wave, runs: Sequence[tuple[int, Plan, Run]], keep_states: b
         if finished:
             row |= {name: run.history[-1][name] for name in OUTCOME}
         if keep_states:
-            run.state = wave.taken(slot)
-        if finished and wave.hooks.finish is not None:
-            state = run.state if keep_states else wave.taken(slot)
-            row["measures"] |= wave.hooks.finish(wave.program, plan, state)
+            run.state = states[slot]
+        if finished and finish is not None:
+            row["measures"] |= finish(wave.program, plan, states[slot])
         rows.append(row)
     for new in wave.hooks.record(rows) if rows else ():
         wave.hooks.callback.on_run_end(new["key"], new["state"], new)
@@ -328,9 +330,9 @@ def row_of(plan: Plan, state: str, message: str | None) -> Row:
 def _save(wave: _Wave, checkpoints: Checkpoints, *, must: bool) -> None:
     """Saves the wave; one that cannot be saved goes on, unless it ``must`` be."""
     names = ("step", "seconds", "diverged", "history")
-    states = [wave.taken(slot) for slot, _, _ in wave.all()]
+    count = len(wave.runs)
     tree = {
-        "states": jax.tree.map(lambda *leaves: np.stack(leaves), *states),
+        "states": jax.tree.map(lambda leaf: leaf[:count], hosts.gather(wave.states)),
         "curve": np.stack([run.curve for run in wave.runs]),
     }
     facts = {

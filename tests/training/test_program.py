@@ -1,4 +1,4 @@
-"""Programs: what their slots take, what is refused before anything is compiled."""
+"""Programs: how their runs begin, what is refused before anything is compiled."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def test_the_test_is_compiled_with_the_program_and_first_computed_when_called():
     before = len(traces)
     jax.effects_barrier()
     assert before and not computed
-    ours.test(ours.put(ours.empty(), 0, state()))
+    ours.test(ours.begin([state()]))
     jax.effects_barrier()
     assert len(traces) == before and all(computed) and computed
 
@@ -50,8 +50,6 @@ def kernel_of(value, **hyper):
 def test_a_state_of_another_program_is_refused_and_not_broadcast(other, message):
     with pytest.raises(ValueError, match=f"^a state with {message}"):
         training.train(program(), [other])
-    with pytest.raises(ValueError, match=f"^a state with {message}"):
-        program().put(program().empty(), 0, other)
 
 
 def test_a_scheme_of_other_parts_than_the_network_is_refused():
@@ -72,11 +70,9 @@ def test_runs_of_a_model_begin_with_their_scheme_and_seed():
         slots=2, batch=lambda: None, steps=lambda states, counts: None,
         make_test=lambda states: None, num_steps=1, model=model, steps_per_epoch=1, metrics=(),
     )  # fmt: skip
-    states = ours.begin(ours.begin(ours.empty(), 0, start), 1, other)
-    half, whole = (ours.take(states, slot).params for slot in (0, 1))
+    states = ours.begin([start, other])
+    half, whole = (training.unstack(states, slot).params for slot in (0, 1))
     kernel = whole["stage_1"]["first"]["conv_1"]["kernel"]
     np.testing.assert_array_equal(half["stage_1"]["first"]["conv_1"]["kernel"], kernel / 2)
     np.testing.assert_array_equal(half["stem"]["kernel"], whole["stem"]["kernel"])
-    assert kernel.std() > 0 and ours.slots == 2 and ours.take(states, 0).seed == 5
-    put = ours.put(states, 0, ours.take(states, 1))
-    jax.tree.map(np.testing.assert_array_equal, ours.take(put, 0), ours.take(put, 1))
+    assert kernel.std() > 0 and ours.slots == 2 and states.seed.tolist() == [5, 5]

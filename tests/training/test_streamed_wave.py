@@ -65,7 +65,7 @@ def test_it_trains_and_is_tested(whole, data_dir):
     begun = small.begin().params["head"]["kernel"]
     assert np.abs(whole.state.params["head"]["kernel"] - begun).max() > 0.01
     ours = small.program(data_dir, 1, stream.Reading(threads=3))
-    found = ours.test(ours.put(ours.empty(), 0, whole.state))
+    found = ours.test(ours.begin([whole.state]))
     # 22 photographs, each counted once.
     assert found["accuracy"][0] * 22 == pytest.approx(round(found["accuracy"][0] * 22))
     assert 0 < found["loss"][0] < 20

@@ -115,9 +115,9 @@ def test_it_goes_on_from_a_state(whole):
     """As a notebook does, which keeps the state of a run that it stopped."""
     log, start = Log(stop_at=5), STARTS[:1]
     made = program(1)
-    states = made.begin(made.empty(), 0, state(**start[0]))
+    states = made.begin([state(**start[0])])
     states = made.steps(states, np.array([5])).states
-    (run,) = training.train(made, [made.take(states, 0)], plans(start), keep_states=True)
+    (run,) = training.train(made, [training.unstack(states, 0)], plans(start), keep_states=True)
     jax.tree.map(np.testing.assert_array_equal, run.state, whole[0][0].state)
     assert run.first_step == 5 and np.isnan(run.curve[:5]).all() and not log.rows
     with pytest.raises(ValueError, match="^num_steps=14 found; expected at least the 15 made"):

@@ -96,7 +96,7 @@ def test_a_corpus_that_does_not_fit_the_model_is_refused():
 
 def test_a_start_is_the_network_s_own_draw_changed_by_the_scheme(program):
     start = training.Start(schemes.get("fixup"), 7, {"learning_rate": 0.01})
-    found = program.take(program.begin(program.empty(), 0, start), 0)
+    found = training.unstack(program.begin([start]), 0)
     tokens = np.ones((1, 2), np.int32)
     params = quick_jit(MODEL.init)(jax.random.key(7), tokens, tokens)["params"]
     expected = schemes.get("fixup").init(params, MODEL.num_branches)
