@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -72,18 +70,8 @@ def host_program(
     **fields: Any,
 ) -> Program:
     """As :func:`build`, for one slot and steps on the host's batches; see :class:`HostSteps`."""
-    host_steps = HostSteps(step, batches, mesh, metrics)
-    return build(
-        mesh,
-        initial,
-        example,
-        slots=1,
-        steps=host_steps,
-        metrics=metrics,
-        input_seconds=lambda: host_steps.seconds_waited,
-        close=host_steps.close,
-        **fields,
-    )
+    steps = HostSteps(step, batches, mesh, metrics)
+    return build(mesh, initial, example, slots=1, steps=steps, metrics=metrics, **fields)
 
 
 def host_step(
@@ -104,65 +92,50 @@ def host_step(
     return over_runs(one_run, mesh, data=PartitionSpec(DATA), donate=True)
 
 
-@dataclasses.dataclass
-class _Reading:
-    """The batches of the run that a thread trains."""
-
-    batches: Iterator[Any] | None = None
-    at: tuple[int, int] | None = None  # seed and step of the next batch
-    seconds_waited: float = 0.0
-
-
 class HostSteps:
     """The ``steps`` of a :class:`nf_resnets.training.Program` with one slot.
 
-    Threads may share it, each for a run of its own: each has batches of its own.
+    It keeps the batches of a run open between calls; runs in several threads need copies of it.
 
     Args:
       step: ``step(states, batch) -> (states, metrics)``, compiled.
-      batches: opens the batches of a run; they stay open between calls.
+      batches: opens the batches of a run.
       mesh: see :func:`nf_resnets.training.make_mesh`.
       metrics: the names of the metrics that are kept.
+
+    Attributes:
+      seconds_waited: how long it has waited for batches.
     """
 
     def __init__(
         self, step: Callable[..., Any], batches: BatchesFn, mesh: Mesh, metrics: tuple[str, ...]
     ) -> None:
-        self._step, self._batches, self._metrics = step, batches, metrics
+        self._step, self._open, self._metrics = step, batches, metrics
         # Steps dispatched ahead on several virtual CPU devices can deadlock. Elsewhere a few run
         # ahead of the host, so that reading metrics costs nothing.
         self._lag = 0 if mesh.devices.flat[0].platform == "cpu" else 8
-        self._of_thread = threading.local()
-
-    @property
-    def _reading(self) -> _Reading:
-        if not hasattr(self._of_thread, "reading"):
-            self._of_thread.reading = _Reading()
-        return self._of_thread.reading
-
-    @property
-    def seconds_waited(self) -> float:
-        """How long this thread has waited for batches."""
-        return self._reading.seconds_waited
+        self._batches: Any = None
+        self._at: tuple[int, int] | None = None  # seed and step of the next batch
+        self.seconds_waited = 0.0
 
     def __call__(self, states: TrainState, counts: np.ndarray) -> Steps:
         """Makes ``counts[0]`` steps, fewer if the run diverges."""
-        at, reading = (int(states.seed[0]), int(states.step[0])), self._reading
-        if reading.batches is None or reading.at != at:
+        seed, first = int(states.seed[0]), int(states.step[0])
+        if self._at != (seed, first):
             self.close()
-            reading.batches = self._batches(*at)
+            self._batches = self._open(seed, first)
         pending: collections.deque[Any] = collections.deque()
         rows: list[list[float]] = []
         loss: Any = None
         for step in range(int(counts[0])):
-            batch = self._next(at[1] + step, loss)
+            batch = self._next(first + step, loss)
             states, metrics = self._step(states, batch)
             loss = metrics["loss"]
             pending.append([metrics[name] for name in self._metrics])
             if not self._read(pending, rows, self._lag):
                 break
         diverged = not self._read(pending, rows, 0)
-        reading.at = at[0], at[1] + len(rows)
+        self._at = seed, first + len(rows)
         if diverged:
             self.close()
         curve = np.array(rows, np.float32).reshape(len(rows), len(self._metrics))
@@ -170,16 +143,16 @@ class HostSteps:
         return Steps(states, columns, np.array([len(rows)], np.int32), np.array([diverged]))
 
     def _next(self, step: int, loss: Any) -> Any:
-        reading, start = self._reading, time.perf_counter()
+        start = time.perf_counter()
         try:
-            batch = next(reading.batches)  # type: ignore[arg-type]
+            batch = next(self._batches)
         except StopIteration:
             raise ValueError(
                 f"the stream ended before step {step}; expected more batches."
             ) from None
         # A device that is still computing has not waited, however long the host has.
         if loss is None or loss.is_ready():
-            reading.seconds_waited += time.perf_counter() - start
+            self.seconds_waited += time.perf_counter() - start
         return batch
 
     @staticmethod
@@ -193,6 +166,6 @@ class HostSteps:
             rows.append([float(value[0]) for value in jax.device_get(pending.popleft())])
 
     def close(self) -> None:
-        """Ends what reads ahead for this thread."""
-        _close(self._reading.batches)
-        self._reading.batches, self._reading.at = None, None
+        """Ends what reads ahead."""
+        _close(self._batches)
+        self._batches = self._at = None

@@ -79,11 +79,9 @@ class Program:
       begin: ``begin(starts)`` makes the first states of at most ``R`` runs, ``[R, ...]``: of each
         ``Start``, or of its state, with leaves as in ``like``.
       steps: ``steps(states, counts) -> Steps`` makes ``counts[r]`` steps of run ``r``, fewer where
-        an epoch ends or the run diverges. The states are donated.
+        an epoch ends or the run diverges. The states are donated. One that reads batches from the
+        host is copied by each wave, which closes it.
       test: ``test(states)`` gives ``accuracy``, ``loss``, ... on the test split, float32 [R].
-      input_seconds: ``input_seconds()`` is how long ``steps`` has waited for batches so far; None
-        where batches do not come from the host.
-      close: stops the threads that read batches ahead.
     """
 
     model: Any
@@ -96,8 +94,6 @@ class Program:
     begin: Callable[[Sequence[Start | TrainState]], TrainState]
     steps: Callable[[TrainState, np.ndarray], Steps]
     test: Callable[[TrainState], Mapping[str, np.ndarray]]
-    input_seconds: Callable[[], float] | None = None
-    close: Callable[[], Any] = lambda: None
 
 
 def build(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import time
@@ -89,12 +90,12 @@ def train(
             Plan({"run": number}, f"run {number}", program.num_steps, program.steps_per_epoch)
             for number in range(len(starts))
         ]
-    wave = _Wave(program, plans, hooks)
+    wave = _Wave(program, plans, hooks, copy.copy(program.steps))
     try:
         _begin(wave, starts, checkpoints)
         return _train(wave, checkpoints, save_seconds, call_seconds, keep_states)
     finally:
-        program.close()
+        getattr(wave.steps, "close", lambda: None)()
 
 
 @dataclasses.dataclass
@@ -102,9 +103,9 @@ class _Wave:
     program: Program
     plans: Sequence[Plan]
     hooks: Hooks
+    steps: Callable[..., Any]  # that of the program, with batches of its own
     states: Any = None
     runs: list[Run] = dataclasses.field(default_factory=list)
-    waited: float = 0.0  # for batches from the host, before the first step
 
     def all(self) -> list[tuple[int, Plan, Run]]:
         """The runs, each with its slot and its plan."""
@@ -121,9 +122,9 @@ class _Wave:
 
     def input_wait(self, run: Run) -> dict[str, float]:
         """How long the wave has waited for batches from the host, where they come from there."""
-        if self.program.input_seconds is None:
+        waited = getattr(self.steps, "seconds_waited", None)
+        if waited is None:
             return {}
-        waited = self.program.input_seconds() - self.waited
         fraction = min(waited / max(run.step_seconds, 1e-9), 1.0)
         return {"input_wait": waited, "input_fraction": fraction}
 
@@ -168,8 +169,6 @@ def _begin(wave: _Wave, starts: Sequence[Any], checkpoints: Checkpoints | None) 
             run = Run(program.metrics, np.array(tree["curve"][slot]), **facts["runs"][slot])
         run.first_step = run.step
         wave.runs.append(run)
-    if program.input_seconds is not None:
-        wave.waited = program.input_seconds()
     for _, plan, run in wave.left():
         wave.hooks.callback.on_run_begin(
             plan.key, plan.label, plan.settings, run.step, program.num_steps
@@ -231,7 +230,7 @@ def _make_steps(wave: _Wave, count: int) -> float:
     counts = np.zeros(program.slots, np.int32)
     counts[[slot for slot, _, _ in left]] = count
     begun = time.perf_counter()
-    made = program.steps(wave.states, counts)
+    made = wave.steps(wave.states, counts)
     wave.states = made.states
     curve, steps, diverged = hosts.gather((dict(made.curve), made.counts, made.diverged))
     took = time.perf_counter() - begun

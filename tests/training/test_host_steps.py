@@ -1,6 +1,7 @@
 """Steps on batches from the host: stalls are measured, and reading ahead changes no number."""
 
 import concurrent.futures
+import copy
 import threading
 import time
 
@@ -82,7 +83,7 @@ def test_threads_read_batches_of_their_own():
 
     steps = HostSteps(in_turns, lambda seed, step: Batches(MESH, 9, 0.0, step), MESH, METRICS)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(steps, states_of(), np.array([6])) for _ in range(2)]
+        calls = [pool.submit(copy.copy(steps), states_of(), np.array([6])) for _ in range(2)]
         found = [call.result().curve["loss"] for call in calls]
     alone = host_steps(9)(states_of(), np.array([6])).curve["loss"]
     for each in found:
