@@ -81,7 +81,7 @@ class _Program:
             if line.op != "while":
                 continue
             body, condition = (_named(line.attributes, what) for what in ("body", "condition"))
-            count = self._trips(line, condition)
+            count = self._trips(condition)
             if count is None:
                 yield _times(self.of(body) + self.of(condition), rounds)
             else:
@@ -99,17 +99,11 @@ class _Program:
             return Counter()
         if op == "while":
             body, condition = (_named(this.attributes, what) for what in ("body", "condition"))
-            count = (self._trips(this, condition) or 1) if self._repeat else 1
+            count = (self._trips(condition) or 1) if self._repeat else 1
             return _times(self.of(body) + self.of(condition), count)
-        if op == "conditional":
-            names = re.findall(r"%([\w.\-]+)", this.attributes.split("branch_computations")[-1])
-            branches = [self.of(each) for each in names if each in self._computations]
-            return max(branches, key=lambda each: each["bytes"], default=Counter())
+        if op == "custom-call" and '"AllocateBuffer"' in this.attributes:
+            return Counter()  # a name for memory
         called = _CALLS.search(this.attributes)
-        if op in ("call", "async"):
-            return self.of(called[1]) if called else Counter()
-        if op == "custom-call" and re.search(r'"(ConcatBitcast|AllocateBuffer)"', this.attributes):
-            return Counter()  # which are names for memory
         shapes = [around[name].shape for name in this.operands if name in around]
         if op in COLLECTIVES:
             moved = [array for shape in (*shapes, this.shape) for array in _arrays(shape)]
@@ -128,11 +122,8 @@ class _Program:
         inside["main_bytes"] += sum(size for size, slow in moved if slow)
         return inside
 
-    def _trips(self, this: Instruction, condition: str) -> int | None:
+    def _trips(self, condition: str) -> int | None:
         """How often a loop goes round; None if that is not known."""
-        known = re.search(r"known_trip_count\W+n\W+(\d+)", this.attributes)
-        if known:
-            return int(known[1])
         lines = self._computations.get(condition, {})
         root = next((line for line in lines.values() if line.is_root), None)
         if root is None or root.op != "compare" or "direction=LT" not in root.attributes:
@@ -150,8 +141,7 @@ class _Program:
         inputs = [_arrays(around[name].shape) for name in this.operands if name in around]
         outputs = _arrays(this.shape)
         if op in ("copy", "slice", "dynamic-slice", "gather"):
-            if this.op.endswith("-start"):
-                outputs = [_target(this.shape, op)]
+            outputs = outputs[:1]  # of a start, which gives its source as well
             # Of what it takes from, it reads as much as it gives.
             return [(size, slow) for size, _ in outputs for _, slow in inputs[0][:1]] + outputs
         if op == "dynamic-update-slice":
@@ -195,12 +185,11 @@ class _Program:
             index = int(re.match(r"\((\d+)\)", line.attributes)[1])  # type: ignore[index]
             parts: list[int | None] = []
             for user, origin in _uses(line.name, users):
-                called = _CALLS.search(user.attributes) if user.op == "fusion" else None
-                if called is None:
+                if user.op == "fusion":  # in this one
+                    inside = self._read(_CALLS.search(user.attributes)[1])  # type: ignore[index]
+                    parts += [inside[at] for at, name in enumerate(user.operands) if name == origin]
+                else:
                     parts.append(_part(user, origin))
-                    continue
-                inside = self._read(called[1])  # a fusion in a fusion
-                parts += [inside[at] for at, name in enumerate(user.operands) if name == origin]
             whole = not parts or None in parts
             found[index] = None if whole else sum(part for part in parts if part is not None)
         return found
@@ -236,12 +225,6 @@ def _roots(lines: Mapping[str, Instruction]) -> list[Instruction]:
     if root is None:
         return []
     return [behind(lines[n]) for n in root.operands] if root.op == "tuple" else [behind(root)]
-
-
-def _target(shape: str, op: str) -> tuple[int, bool]:
-    """What a copy's start writes: it gives ``(target, source, ..)``, a slice's the source first."""
-    found = _arrays(shape)
-    return found[0] if op == "copy" else found[1]
 
 
 def _arrays(shape: str) -> list[tuple[int, bool]]:
