@@ -12,7 +12,6 @@ from safetensors.numpy import save_file
 from nf_resnets import data, trained
 from nf_resnets.cli import networks as command
 from nf_resnets.command_line import finish
-from nf_resnets.sweep.settings import make
 from nf_resnets.trained.fit import SETTINGS
 from nf_resnets.trained.fit_translation import TranslationRecipe
 from tests.models.trees import quick_jit
@@ -69,17 +68,8 @@ def test_what_a_file_holds_is_shown(home, capsys):
     assert "test_accuracy: 0." in out
 
 
-def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, capsys, monkeypatch):
-    """Its training is that of the function, and here ends where it begins."""
+def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, capsys):
     how = dataclasses.replace(SETTINGS, epochs=2.0, peak_lr=0.1)
-
-    def fit(task, settings, watch):
-        overrides, inputs = task.overrides, trained.Images.of(task.dataset("digits"))
-        assert settings == make(vars(how)) and overrides.names["learn"] == "head"
-        notes = {"steps": 90, "test_accuracy": 0.5, "test_loss": 1.0}
-        return trained.Trained(overrides.network, dict(overrides.variables), inputs, notes)
-
-    monkeypatch.setattr(command.fit, "fit_one", fit)
     wanted = command.Tune(
         home / "digits.safetensors", tmp_path / "tuned.safetensors", learn="head", settings=how
     )
@@ -87,23 +77,11 @@ def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, caps
     assert "2 of " in said(capsys)[0]
     old, new = (trained.load(path) for path in (wanted.file, wanted.out))
     stem = [each.variables["params"]["stem"]["kernel"] for each in (old, new)]
-    head = [each.variables["params"]["head"]["kernel"] for each in (old, new)]
-    assert np.array_equal(*stem) and not np.array_equal(*head)
+    assert np.array_equal(*stem)
     assert new.notes["tuned_from"]["steps"] == old.notes["steps"]
-    assert (new.notes["learn"], new.notes["steps"], new.notes["test_accuracy"]) == ("head", 90, 0.5)
-    assert "is there already" in fails(wanted, capsys)
-
-
-@pytest.mark.slow
-def test_fine_tuning(home, capsys):
-    how = dataclasses.replace(SETTINGS, epochs=2.0, peak_lr=0.1)
-    wanted = command.Tune(
-        home / "digits.safetensors", home / "tuned.safetensors", learn="head", settings=how
-    )
-    assert finish(wanted) == 0
-    assert "leaves learn" in said(capsys)[0]
     # A new head on features of the same digits.
-    assert trained.load(home / "tuned.safetensors").notes["test_accuracy"] > 0.6
+    assert new.notes["learn"] == "head" and new.notes["test_accuracy"] > 0.6
+    assert "is there already" in fails(wanted, capsys)
 
 
 def test_export(home, capsys):

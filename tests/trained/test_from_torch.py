@@ -128,16 +128,12 @@ def within(prefix, tensors):
     "wrapped",
     [
         lambda own: within("module.", own),
-        lambda own: within("_orig_mod.module.", own),
-        lambda own: {"n_averaged": COUNT, **within("module.", own)},
         lambda own: within("module.", {"n_averaged": COUNT, **within("module._orig_mod.", own)}),
         # Only some modules are wrapped, as in PyTorch's example for VGG.
         lambda own: {key.replace("layer1.", "layer1.module."): a for key, a in own.items()},
-        lambda own: {"state_dict": own},
         lambda own: {"state_dict": jax.tree.map(jax.numpy.asarray, own)},
         lambda own: {"epoch": 9, "model": own, "optimizer": OPTIMIZER, "scheduler": {}},
         lambda own: {"epoch": COUNT, "ema": {"model": {"state_dict": own}, "decay": 0.9}},
-        lambda own: {"ema": {"n_averaged": COUNT, **within("module.", own)}},
     ],
 )
 def test_wrappers_and_dicts_around_a_state_dict_are_peeled(wrapped):
@@ -160,35 +156,12 @@ def test_what_may_be_two_state_dicts_is_refused():
             load(content)
 
 
-@pytest.mark.parametrize(
-    ("name", "side", "mean", "std"),
-    [
-        ("torchvision-resnet", 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ("rescalenet", 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ("timm-nf-resnet", 256, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ("fixup-cifar", 32, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    ],
-)
-def test_images_are_normalized_as_published(name, side, mean, std):
-    """Typed from the published training code."""
-    inputs = load(checkpoint(name)[2], name).inputs
-    assert inputs.shape == (side, side, 3) and inputs.max_value == 255
-    np.testing.assert_allclose(np.divide(inputs.mean, 255), mean, atol=5e-5)
-    np.testing.assert_allclose(np.divide(inputs.std, 255), std, atol=5e-5)
-
-
 # --- PyTorch: the published modules' logits -----------------------------------------------------
 
 MODULES = {  # the module, our network, and the sides of the images
     "fixup-cifar": (lambda m: m.FixupResNet((3, 3, 3)), ("cifar-resnet-20", "fixup"), (9, 12)),
-    "fixup-imagenet-basic": (
-        lambda m: m.FixupResNet((2, 2, 2, 2)), ("resnet-18", "fixup"), (33, 47)
-    ),
     "fixup-imagenet": (
         lambda m: m.FixupResNet((3, 4, 6, 3), 4), ("resnet-50", "fixup"), (64, 64)
-    ),
-    "torchvision-resnet-basic": (
-        lambda m: m.BatchNormResNet((2, 2, 2, 2), 1), ("resnet-18", "zero_gamma"), (33, 47)
     ),
     "torchvision-resnet": (
         lambda m: m.BatchNormResNet((3, 4, 6, 3), 4), ("resnet-50", "batchnorm"), (64, 64)
@@ -297,10 +270,8 @@ def test_a_bias_that_still_follows_its_batches_is_refused():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (np.array([np.nan]), "'bias1' has NaN or infinite"),
         (np.array([1e300]), "'bias1' has NaN or infinite"),
         (np.array([1j]), "'bias1' is of complex128; expected an array"),
-        (np.array([1], np.int8), "'bias1' has dtype int8; expected floating-point"),
         (np.array([1]), "'bias1' has dtype int64; expected floating-point"),
     ],
 )
