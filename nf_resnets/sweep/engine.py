@@ -83,12 +83,9 @@ class Wave:
 def cut(plans: Iterable[Plan], most: int, begun: Iterable[Sequence[str]] = ()) -> list[Wave]:
     """Cuts runs into waves: those of one program, by rising learning rate.
 
-    Runs that diverge have the highest rates; so they share waves, which end early.
-
-    Args:
-      plans: the runs.
-      most: runs of a wave, at most; those of a program are cut as evenly as they can be.
-      begun: the keys of waves that have checkpoints. These waves come first, and stay as they are.
+    A wave has at most ``most`` of them. Those that diverge have the highest rates; so they share
+    waves, which end early. ``begun`` are the keys of waves that have checkpoints: these come first,
+    and stay as they are.
     """
     left = {plan.key: plan for plan in plans}
     waves = []

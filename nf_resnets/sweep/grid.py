@@ -89,9 +89,6 @@ def make_sweep(
       base: the other settings, where they are not the defaults.
       load: ``load(name)`` gives a data set.
       overrides: what is not made from settings.
-
-    Raises:
-      ValueError: if a value is not in order, or does not fit the network or the data.
     """
     base = dict(base or {})
     axes = checked(axes, base)

@@ -199,11 +199,7 @@ def kind_of(
     dataset: data.Dataset,
     overrides: Overrides = Overrides(),  # noqa: B008 (a frozen value)
 ) -> Kind:
-    """Works out what a run's settings mean on its data set, and checks that they can be run.
-
-    Raises:
-      ValueError: if the settings do not fit each other, the data or the network.
-    """
+    """Works out what a run's settings mean on its data set, and checks that they can be run."""
     examples = len(dataset.train.labels)
     batch_size = settings.batch_size
     per_epoch = data.steps_per_epoch(examples, batch_size)

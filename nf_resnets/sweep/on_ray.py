@@ -33,12 +33,7 @@ Submit = Callable[..., "Future[Any]"]
 def submitter(address: str) -> Submit:
     """Joins a Ray cluster, and returns what submits a function to it: on one GPU where it has some.
 
-    Args:
-      address: of the cluster, or ``auto`` for the one that this machine belongs to.
-
-    Raises:
-      ImportError: if Ray is not installed.
-      OSError: if the cluster does not answer.
+    The address ``auto`` is that of the cluster to which this machine belongs.
     """
     try:
         import ray

@@ -233,9 +233,6 @@ def parse(axes: Sequence[str]) -> dict[str, Sequence[Any]]:
     text, ``true``, ``false`` or ``none``, or a range, both ends included: ``2^-8:2^2`` is every
     power from the one to the other, ``0:4`` is 0, 1, 2, 3, 4.
 
-    Raises:
-      ValueError: if an axis, a setting or a value is not in order; the sentence names it.
-
     Example:
       >>> parse(["peak_lr=2^-2:2^0", "seed=0:1", "scheme=fixup,skipinit"])
       {'peak_lr': (0.25, 0.5, 1.0), 'seed': range(0, 2), 'scheme': ('fixup', 'skipinit')}

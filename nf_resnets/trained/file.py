@@ -205,9 +205,6 @@ def _vocabularies(inputs: Images | Sentences) -> dict[str, np.ndarray]:
 def to_json(model: Any) -> dict[str, Any]:
     """Writes down the fields that a network of this library is made from; a scheme by its name.
 
-    Raises:
-      ValueError: if it is a network of another class, or its scheme is not registered.
-
     Example:
       >>> from nf_resnets import models
       >>> to_json(models.WideResNet(depth=10, scheme="skipinit"))["fields"]["scheme"]
@@ -230,12 +227,7 @@ def to_json(model: Any) -> dict[str, Any]:
 
 
 def from_json(settings: Mapping[str, Any]) -> Any:
-    """Makes the network again; the settings may be anybody's.
-
-    Raises:
-      ValueError: if there is no such class or scheme, or a size is one that no network has.
-      TypeError: if there is no such field; a newer version may have written it.
-    """
+    """Makes the network again; the settings may be anybody's."""
     name, values = str(settings["class"]), dict(settings["fields"])
     if name not in CLASSES:
         raise ValueError(f"class {reprlib.repr(name)} found; expected one of {', '.join(CLASSES)}.")

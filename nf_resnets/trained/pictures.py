@@ -29,10 +29,6 @@ def read_picture(
 
     Returns:
       Raw pixels, float32 ``[H, W, C]``.
-
-    Raises:
-      OSError: if there is no such file.
-      ValueError: if it is no image, or its range of values is unknown.
     """
     height, width, channels = inputs.shape
     picture = decode(Path(path), places.read_file(path)).convert("L" if channels == 1 else "RGB")

@@ -23,9 +23,6 @@ def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
       model: a module of :mod:`nf_resnets.models`; or an ``ApplyFn``, which is returned as it is.
       shards: over how many replicas the batch is split; each computes ``bn_groups / shards`` of
         BatchNorm's slices, so that the numbers are those of one device.
-
-    Raises:
-      ValueError: if ``model.bn_groups`` does not divide over the replicas.
     """
     if has_batch_norm(model):
         if model.bn_groups % shards:
@@ -63,9 +60,6 @@ def functions_of(network: Any) -> Functions:
       network: a Flax module, which is called with ``train=`` where its ``__call__`` takes it and
         may have BatchNorm and dropout; or ``(init, apply)``, where ``init(key)`` draws the
         parameters and ``apply(params, images)`` gives logits ``[B, classes]``.
-
-    Raises:
-      TypeError: if it is neither.
     """
     if isinstance(network, nn.Module):
         in_test: dict[str, Any] = {"train": False} if "train" in _call_names(network) else {}

@@ -96,12 +96,7 @@ class HostSteps:
     """The ``steps`` of a :class:`nf_resnets.training.Program` with one slot.
 
     It keeps the batches of a run open between calls; runs in several threads need copies of it.
-
-    Args:
-      step: ``step(states, batch) -> (states, metrics)``, compiled.
-      batches: opens the batches of a run.
-      mesh: see :func:`nf_resnets.training.make_mesh`.
-      metrics: the names of the metrics that are kept.
+    ``step(states, batch) -> (states, metrics)`` is compiled; of its metrics those named are kept.
 
     Attributes:
       seconds_waited: how long it has waited for batches.

@@ -108,14 +108,9 @@ def build(
 ) -> Program:
     """Compiles the functions that every program has, those that begin and test its runs.
 
-    Args:
-      mesh: see :func:`nf_resnets.training.make_mesh`.
-      initial: of :func:`nf_resnets.training.make_initial`.
-      example: the start of one of the runs, from which shapes and dtypes follow.
-      slots: a multiple of the mesh's ``sweep`` axis.
-      batch: ``batch()`` gives the batch on which data-dependent schemes are calibrated.
-      make_test: ``make_test(states)`` makes ``test`` for states of these shapes.
-      **fields: the other attributes of the program, ``steps`` among them.
+    Shapes and dtypes are those of ``example``, the start of one of the runs. ``batch()`` gives the
+    batch on which data-dependent schemes are calibrated, ``make_test(states)`` makes ``test`` for
+    states of these shapes; ``fields`` are the other attributes of the program.
     """
     stacked = state_shapes(mesh, initial, example, slots)
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)

@@ -62,9 +62,6 @@ class TensorBoard:
 
     Args:
       folder: the runs' folders lie in it; made where missing.
-
-    Raises:
-      ImportError: if tensorboardX is not installed.
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -20,9 +20,6 @@ class WandB:
 
     Args:
       folder: the logs lie in it, in a folder ``wandb``; made where missing.
-
-    Raises:
-      ImportError: if wandb is not installed.
     """
 
     def __init__(self, folder: str | Path) -> None:

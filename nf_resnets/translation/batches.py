@@ -64,9 +64,6 @@ def encode(
       target: their translations.
       vocabulary: the tokens.
       max_length: the most tokens, with the end's, that a sentence may have.
-
-    Raises:
-      ValueError: if there are not as many of both, or no pair is left.
     """
     pairs = zip(vocabulary.encode_source(source), vocabulary.encode_target(target), strict=True)
     kept = [

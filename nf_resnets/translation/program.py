@@ -59,9 +59,6 @@ def token_program(
       mesh: with a ``sweep`` axis of one.
       training: how the steps are made.
       example: the start of one of the runs.
-
-    Raises:
-      ValueError: if the corpus has tokens that the model lacks, or sentences too long for it.
     """
     _check_corpus(model, corpus)
     shapes = batch_shapes(corpus, max_tokens=training.max_tokens, devices=mesh.shape[DATA])
