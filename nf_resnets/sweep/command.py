@@ -50,17 +50,8 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         keep: Keep | None = None) -> Result | None:  # fmt: skip
     """Makes what is missing of a sweep; None after a dry run, and on all but process 0.
 
-    Args:
-      options: of the command line.
-      axes: of each swept setting its values.
-      base: the other settings, where they are not the defaults.
-      title: what the first line calls it.
-      metrics: by which rates are compared, for ``--extend``.
-      read: makes of a row that which is compared.
-      keep: saves the networks of the runs.
-
-    Raises:
-      ValueError, OSError, ImportError: if an option, the data or the folder is not in order.
+    ``base`` are the settings that are no axes, where they are not the defaults. For ``--extend``
+    rates are compared by ``metrics`` of ``read(row)``.
     """
     check(options)
     options = dataclasses.replace(options, out=options.out.expanduser())

@@ -82,13 +82,9 @@ def make_sweep(
     load: Callable[[str], data.Dataset] = data.load,
     overrides: Overrides = Overrides(),  # noqa: B008 (a frozen value)
 ) -> Sweep:
-    """Checks a grid, before anything starts.
+    """Checks a grid, before anything starts; see :class:`Sweep`.
 
-    Args:
-      axes: of each swept setting its values.
-      base: the other settings, where they are not the defaults.
-      load: ``load(name)`` gives a data set.
-      overrides: what is not made from settings.
+    ``load(name)`` gives a data set; ``overrides`` are what is not made from settings.
     """
     base = dict(base or {})
     axes = checked(axes, base)

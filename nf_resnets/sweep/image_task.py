@@ -60,10 +60,7 @@ class Kind:
 class ImageTask:
     """The runs of a grid; see :class:`nf_resnets.sweep.engine.Task`.
 
-    Args:
-      load: ``load(name)`` gives a data set.
-      names: the settings by which a display tells the runs apart.
-      overrides: what is not made from settings.
+    ``names`` are the settings by which a display tells the runs apart.
     """
 
     probe: Callable[..., Any] | None = None

@@ -225,13 +225,8 @@ class Move:
 def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
     """Compares the best rate of each size with that of the smallest of its group.
 
-    Args:
-      optima: of :func:`nf_resnets.sweep.optima`, with the size among the fields of ``group``.
-      by: the field of the size, such as ``"depth"``.
-
-    Returns:
-      A :class:`Move` for each optimum, groups as they first come, sizes from the smallest.
-
+    ``by`` is the field of the size, such as ``"depth"``, among those of the groups. There is a move
+    for each optimum, groups as they first come, sizes from the smallest.
     """
     all_moves = []
     for group, same in along(optima, by):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nf_resnets import models, optim, schemes
-from nf_resnets.training.display import printable
+from nf_resnets.command_line import printable
 
 SCHEDULES = ("halving", "constant", "cosine", "step", "inverse_sqrt")
 """How the learning rate changes; see :mod:`nf_resnets.optim`."""

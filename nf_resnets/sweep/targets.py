@@ -67,9 +67,6 @@ def steps_to_target(
       metric: as in :func:`nf_resnets.sweep.optimum`.
       by: the fields whose values the runs of a group share.
 
-    Returns:
-      One for each group, in the order in which they first come.
-
     Source: Shallue, Lee, Antognini, Sohl-Dickstein, Frostig, Dahl, *Measuring the Effects of Data
     Parallelism on Neural Network Training*, 2019.
 

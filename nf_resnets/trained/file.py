@@ -90,7 +90,7 @@ def save(
     """Writes a network with its settings into one file, whole or not at all.
 
     Args:
-      path: the file; folders that are missing are made.
+      path: the file, which is returned; folders that are missing are made.
       model: a network of :mod:`nf_resnets.models`.
       variables: ``{"params": ...}`` and ``"batch_stats"`` where there are any: nested dicts of
         arrays, of every dtype that they have.
@@ -98,12 +98,7 @@ def save(
       notes: such as data set and accuracy: JSON values. Tuples in them come back as lists.
       overwrite: whether a file that is there may be replaced.
 
-    Returns:
-      The file.
-
     Raises:
-      ValueError: if the network is not one of this library, or the variables are not its own; the
-        sentence names the leaf or field.
       OSError: if the file is there, or cannot be written.
     """
     path = Path(path).expanduser()

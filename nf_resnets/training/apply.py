@@ -17,12 +17,10 @@ ApplyFn = Callable[[Any, Any, jax.Array, Any], tuple[jax.Array, Any]]
 
 
 def train_apply(model: Any, *, shards: int = 1) -> ApplyFn:
-    """Makes the function by which a step calls a network in training.
+    """Makes the function by which a step calls a network in training; an ``ApplyFn`` stays.
 
-    Args:
-      model: a module of :mod:`nf_resnets.models`; or an ``ApplyFn``, which is returned as it is.
-      shards: over how many replicas the batch is split; each computes ``bn_groups / shards`` of
-        BatchNorm's slices, so that the numbers are those of one device.
+    Of ``shards`` replicas that split the batch each computes ``bn_groups / shards`` of BatchNorm's
+    slices, so that the numbers are those of one device.
     """
     if has_batch_norm(model):
         if model.bn_groups % shards:

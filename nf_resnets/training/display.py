@@ -13,7 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from nf_resnets.command_line import printable
 from nf_resnets.training.run import Plan
+
+LONGEST = 300
+"""Letters of a line, which may quote an error of the compiler."""
 
 
 class Display:
@@ -62,12 +66,13 @@ class Display:
 
     def on_message(self, text: str) -> None:
         """Prints a line."""
+        line = printable(text)[:LONGEST]
         with self._reader():
             if self._live:
-                self._console.print(Text(printable(text)))
+                self._console.print(Text(line))
             else:
                 # Not through rich, which would break lines at 80 columns.
-                print(printable(text), file=self._console.file, flush=True)
+                print(line, file=self._console.file, flush=True)
 
     def on_compile_begin(self, program: str, label: str) -> None:
         """A program is being compiled."""
@@ -149,11 +154,6 @@ def _outcome(result: Mapping[str, Any]) -> str:
     if text == "-" and "last_loss" in result.get("measures", {}):
         text = f"loss {result['measures']['last_loss']:.3g}"
     return f"{text} ({duration_text(float(result.get('seconds') or 0.0))})"
-
-
-def printable(text: str) -> str:
-    """At most 300 characters on one line, none of which a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]
 
 
 def percent(fraction: float | None) -> str:

@@ -19,15 +19,11 @@ Draw = Literal["fan_in", "fan_out", "own", "model"]
 
 
 def draw_params(model: Any, scheme: schemes.Scheme, params: Any, key: Any, draw: Draw) -> Any:
-    """The weights of a network as a scheme initialises them.
+    """The weights of a network as a scheme initialises them, of those of its own initialisers.
 
-    Args:
-      model: the network.
-      scheme: how it is initialised.
-      params: of the network's own initialisers.
-      key: a PRNG key.
-      draw: what all schemes that are no draw of their own change: ``"fan_in"`` or ``"fan_out"``,
-        He's draw; ``"model"``, the parameters given. Or ``"own"``: each as it was published.
+    ``draw`` is what all schemes that are no draw of their own change: ``"fan_in"`` or
+    ``"fan_out"``, He's draw; ``"model"``, the parameters given. Or ``"own"``: each as it was
+    published.
     """
     if draw == "own" or scheme.own_draw:
         return scheme.init(params, model.num_branches, key=key)
@@ -74,17 +70,10 @@ def make_initial(
 ) -> Callable[..., TrainState]:
     """Makes the function that traces the state of a run before its first step.
 
-    Args:
-      model: a network of :mod:`nf_resnets.models`.
-      example: arguments of its call, of any batch size, from which it takes shapes.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      draw: see :func:`draw_params`.
-      average_decay: what a step keeps of the parameters' moving average; None for no average.
-
-    Returns:
-      ``initial(scheme, seed, hyper, alpha, branch_scale, batch)``: ``alpha`` is NaN where the
-      scheme says what its scalars start from; ``batch`` are the images that a data-dependent scheme
-      looks at, None for another scheme, or to leave that out.
+    Of ``initial(scheme, seed, hyper, alpha, branch_scale, batch)``, ``alpha`` is NaN where the
+    scheme says what its scalars start from; ``batch`` are the images that a data-dependent scheme
+    looks at, None for another scheme, or to leave that out. ``example`` are arguments of the
+    network's call, of any batch size; for ``draw`` see :func:`draw_params`.
     """
 
     def initial(

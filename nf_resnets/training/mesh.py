@@ -83,15 +83,10 @@ def over_runs(
 ) -> jax.stages.Wrapped:
     """Compiles ``one_run(*run, data)`` for ``R`` runs, sharded over the mesh's ``sweep`` axis.
 
-    Args:
-      one_run: its arguments are a run's own, ``[R, ...]`` in the compiled function, and last the
-        data that all runs share.
-      mesh: see :func:`make_mesh`.
-      data: how the data is sharded; by default it is whole on every device.
-      vectorize: whether a device computes its runs by ``vmap`` or in a loop, so that eight compile
-        as fast as one.
-      donate: whether the first argument is given up.
-      whole: whether the result is whole on every process, and not sharded over the runs.
+    Its arguments are a run's own, ``[R, ...]`` in the compiled function, and last the data that all
+    runs share, sharded as ``data`` says. A device computes its runs by ``vmap`` or in a loop, so
+    that eight compile as fast as one. ``donate`` gives the first argument up; the result of
+    ``whole`` is whole on every process, and not sharded over the runs.
     """
 
     def local_runs(runs: tuple[Any, ...], data: Any) -> Any:

@@ -23,10 +23,7 @@ def relative_to(
     The widths are compared with those of ``base_model`` at the depth of ``model``, so that both
     have the same leaves.
 
-    Args:
-      model: a network of :mod:`nf_resnets.models`.
-      base_model: another of its class.
-      example: arguments of its call, or their shapes.
+    ``example`` are arguments of a network's call, or their shapes.
 
     Returns:
       The network, whose scheme (``init.at_base``) knows the base network, and

@@ -86,15 +86,9 @@ def create_state(
     seed: int = 0,
     average_decay: float | None = None,
 ) -> TrainState:
-    """Makes the state of a run before its first step.
+    """Makes the state of a run before its first step; see :class:`TrainState`.
 
-    Args:
-      params: the initialised parameter tree.
-      optimizer: ``optimizer(hyper)`` gives the optax transformation.
-      hyper: the numbers of the run.
-      batch_stats: BatchNorm's running statistics, if there are any.
-      seed: of data order and augmentation, in ``[0, 2**32)``; it may be traced.
-      average_decay: the fraction of the parameters' moving average that a step keeps, or None.
+    ``average_decay`` is the fraction of the parameters' moving average that a step keeps, or None.
     """
     numbers = {name: jnp.asarray(value, jnp.float32) for name, value in hyper.items()}
     transformation: optax.GradientTransformation = optimizer(numbers)

@@ -26,13 +26,8 @@ def token_losses(
     (eps / V) sum_v log p_v``: the cross-entropy with a target whose fraction ``eps`` is spread
     evenly over the vocabulary (the token itself included).
 
-    Args:
-      logits: ``[B, T, V]``.
-      targets: int ``[B, T]``.
-      label_smoothing: ``eps``, in ``[0, 1)``; 0.1 as published.
-
-    Returns:
-      Losses and negative log-likelihoods, float32 ``[B, T]`` each.
+    Of ``logits`` ``[B, T, V]``, ``targets`` int ``[B, T]`` and ``eps = label_smoothing`` (0.1 as
+    published) it gives float32 ``[B, T]`` each.
 
     Source: Szegedy et al., *Rethinking the Inception Architecture*, CVPR 2016, section 7; Vaswani
     et al., *Attention Is All You Need*, NeurIPS 2017, section 5.4.

@@ -57,7 +57,7 @@ def test_a_pipe_has_a_line_for_each_run():
         "1/4 seed 0, peak_lr 0.01: 91.7% (1.2 s)",
         "2/4 seed 1, peak_lr 0.02: diverged: loss nan at step 8",
         "compiling for skipinit",
-        "3/4 seed 2, peak_lr 0.03: oom: 12 GiB: a [b] :smile:  [31m c d",
+        "3/4 seed 2, peak_lr 0.03: oom: 12 GiB: a [b] :smile: \\x1b[31m c\\nd",
         "a note [bold]",
     ]
 
