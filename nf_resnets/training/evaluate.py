@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from nf_resnets.data.augment import normalize
 from nf_resnets.data.batch import DeviceData, training_batch
+from nf_resnets.data.order import epoch_order
 from nf_resnets.models.conv import never_stored
 from nf_resnets.models.layers import GhostBatchNorm
 from nf_resnets.training.apply import ApplyFn
@@ -74,18 +75,19 @@ def batch_sums(
 
 def make_estimate_batch_stats(
     apply_fn: ApplyFn, mesh: Mesh, *, batch_size: int, batches: int
-) -> Callable[[TrainState, jax.Array, DeviceData], Any]:
-    """Compiles ``estimate(states, orders, data)``, BatchNorm's statistics at the last parameters.
+) -> Callable[[TrainState, DeviceData], Any]:
+    """Compiles ``estimate(states, data)``, BatchNorm's statistics at the last parameters.
 
     Running statistics forget with a factor of 0.9 a step; after few steps of a deep network that
     still moves fast they are those of a network that is gone. Here mean and variance are averages
-    over the first ``batches`` of the orders int32 [R, N], not augmented: ``mean = sum_i mean_i /
+    over the first ``batches`` of a run's first epoch, not augmented: ``mean = sum_i mean_i /
     batches``, likewise the variance. The network is one of this library.
 
     Source: the precise BatchNorm of Wu, Johnson, *Rethinking "Batch" in BatchNorm*, 2021.
     """
 
-    def one_run(state: TrainState, order: jax.Array, data: DeviceData) -> Any:
+    def one_run(state: TrainState, data: DeviceData) -> Any:
+        order = epoch_order(state.seed, 0, data.labels.shape[0])
         nothing = jax.tree.map(jnp.zeros_like, state.batch_stats)
 
         @never_stored()

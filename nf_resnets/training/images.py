@@ -32,7 +32,6 @@ from nf_resnets.training.program import (
     Start,
     Steps,
     build,
-    quick_compile,
     state_shapes,
 )
 from nf_resnets.training.state import OptimizerFn, TrainState
@@ -311,19 +310,14 @@ def image_test(
             batch_size=training.batch_size // training.micro_batches,
             batches=training.bn_estimate_batches * training.micro_batches,
         )
-        examples = train_split.labels.shape[0]
-        orders = jax.jit(
-            jax.vmap(lambda seed: data.epoch_order(seed, 0, examples)),
-            compiler_options=quick_compile(mesh.devices.flat[0]),
-        )
         tested = dataclasses.replace(states, params=states.tested_params)
-        estimate = estimate.lower(tested, orders(tested.seed), train_split).compile()
+        estimate = estimate.lower(tested, train_split).compile()
 
     def test(states: TrainState) -> Mapping[str, np.ndarray]:
         states = dataclasses.replace(states, params=states.tested_params)
         batch_stats = states.batch_stats
         if estimate is not None:
-            batch_stats = estimate(states, orders(states.seed), train_split)
+            batch_stats = estimate(states, train_split)
         return hosts.gather(evaluate(states.params, batch_stats, test_split))
 
     return test

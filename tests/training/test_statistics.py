@@ -44,8 +44,7 @@ def estimated(devices):
     mesh = small.mesh_of(1, devices)
     estimate = make_estimate_batch_stats(apply_of(devices), mesh, batch_size=BATCH, batches=BATCHES)
     states = training.shard_runs(training.stack([state()]), mesh)
-    orders = training.shard_runs(small.order(3, 0, COUNT)[None], mesh)
-    found = estimate(states, orders, training.replicate(SPLIT, mesh))
+    found = estimate(states, training.replicate(SPLIT, mesh))
     return training.unstack(small.host(found), 0)
 
 
