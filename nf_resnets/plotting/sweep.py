@@ -138,11 +138,8 @@ def _fitted(title: str, fit: Row, sizes: Sequence[float]) -> Curve:
     """The fitted curve, as far as the data show its parts."""
     ends = min(sizes), max(sizes)
     at = [ends[0] * (ends[1] / ends[0]) ** (step / 40) for step in range(41)]
-    if fit["form"] == "smooth":
-        rates = [fit["largest"] / (1 + fit["batch_size"] / size) for size in at]
-    else:
-        slope, largest = fit["slope"] or math.inf, fit["largest"] or math.inf
-        rates = [min(slope * size, largest) for size in at]
+    slope, largest = fit["slope"] or math.inf, fit["largest"] or math.inf
+    rates = [min(slope * size, largest) for size in at]
     return Curve(title, at, [r if math.isfinite(r) else math.nan for r in rates], style="--")
 
 

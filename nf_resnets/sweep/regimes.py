@@ -1,4 +1,4 @@
-"""How the best learning rate moves with the batch size: two curves, fitted to best rates."""
+"""How the best learning rate moves with the batch size: a curve, fitted to best rates."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ import numpy as np
 from nf_resnets.sweep.select import Edge, Optimum, along
 
 Shows = Literal["linear", "saturated", "both", "neither"]
-Form = Literal["bent", "smooth"]
-"""``bent`` is ``min(slope * B, largest)``, ``smooth`` is ``largest / (1 + batch_size / B)``."""
 
 SHOWN = 3.84
-"""The data show a part of the bent curve if the fit without it is worse by this much in chi^2: the
+"""The data show a part of the curve if the fit without it is worse by this much in chi^2: the
 95% point for one parameter."""
 
 
@@ -33,7 +31,7 @@ class Point(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Regimes:
-    """The fitted curve of the best rates of several batch sizes.
+    """The curve ``min(slope * B, largest)`` of the best rates of several batch sizes ``B``.
 
     Errors are standard errors of the logarithm to base 2: a range ends at ``value * 2**error``.
 
@@ -41,18 +39,15 @@ class Regimes:
       group: the fields and values that all points share.
       metric: by what the best rates were chosen.
       shows: which of the two parts the data show.
-      form: the form of the curve.
       slope: ``eta/B`` of small batches; None if the data do not show it.
       largest: the rate of large batches; None if the data do not show it.
-      batch_size: ``largest / slope``; None unless both show. Of the smooth form it is the batch
-        size at half of the largest rate, for SGD in theory the gradient noise scale.
+      batch_size: ``largest / slope``, where the parts meet; None unless both show.
       left_out: of each batch size that is not in the fit the reason.
     """
 
     group: dict[str, Any]
     metric: str
     shows: Shows
-    form: Form
     slope: float | None
     slope_error: float | None
     largest: float | None
@@ -69,11 +64,10 @@ def regimes(
     group: Mapping[str, Any] | None = None,
     metric: str = "",
 ) -> Regimes:
-    """Fits two curves to the best rates of several batch sizes, and chooses between them.
+    """Fits the curve ``eta = min(slope * B, largest)`` to the best rates of several batch sizes.
 
-    One is ``eta = min(slope * B, largest)``, the other ``eta = largest / (1 + B_noise / B)``; the
-    one of the smaller chi^2 is chosen. Points weigh ``error**-2`` in ``log2 eta``: an error bar is
-    half the width of the range of rates as good, and at least half a step of the grid.
+    Points weigh ``error**-2`` in ``log2 eta``: an error bar is half the width of the range of rates
+    as good, and at least half a step of the grid.
 
     The data show the linear part if a flat line alone is worse by 3.84 in chi^2 (the 95% point for
     one parameter), and the saturated part if a line of slope 1 alone is. Batch sizes without a best
@@ -85,8 +79,7 @@ def regimes(
       group: what the points share, kept in the result.
       metric: by what the best rates were chosen, kept in the result.
 
-    Source: De and Smith 2020, the experiments on batch size; McCandlish, Kaplan, Amodei, *An
-    Empirical Model of Large-Batch Training*, 2018. The exact fit and the choice are ours.
+    Source: De and Smith 2020, the experiments on batch size. The exact fit is ours.
 
     Example:
       >>> points = [Point(8, best=0.25, low=0.25, high=0.25), Point(32, 1, 1, 1)]
@@ -104,15 +97,13 @@ def regimes(
         return float(np.sum(((y - curve(x)) / error) ** 2))
 
     line, flat = _Curve(_mean(y - x, error), math.inf), _Curve(math.inf, _mean(y, error))
-    curve = bent = min(_bent(x, y, error), key=chi2, default=line)
+    curve = min(_bent(x, y, error), key=chi2, default=line)
     # With fewer than two batch sizes every curve passes through, and nothing is shown.
-    linear = bool(kept) and chi2(flat) - chi2(bent) > SHOWN
-    saturated = bool(kept) and chi2(line) - chi2(bent) > SHOWN
-    if linear and saturated:
-        curve = min(bent, _smooth(x, y, error), key=chi2)
-    elif linear or saturated:
-        curve = line if linear else flat
+    linear = bool(kept) and chi2(flat) - chi2(curve) > SHOWN
+    saturated = bool(kept) and chi2(line) - chi2(curve) > SHOWN
     both = linear and saturated
+    if linear != saturated:
+        curve = line if linear else flat
     shown = {"slope": linear, "largest": saturated, "batch_size": both}
     numbers = curve.slope, curve.largest, curve.largest - curve.slope
     fitted: dict[str, Any] = {}
@@ -123,7 +114,6 @@ def regimes(
         dict(group or {}),
         metric,
         shows="both" if both else "linear" if linear else "saturated" if saturated else "neither",
-        form="smooth" if curve.smooth else "bent",
         left_out={size: reason for size, reason in reasons.items() if reason},
         **fitted,
     )
@@ -145,27 +135,13 @@ def regimes_of(optima: Sequence[Optimum]) -> list[Regimes]:
 
 
 class _Curve(NamedTuple):
-    """``y = min(slope + x, largest)`` in log2 space; infinity for a part that is not there.
-
-    Without its corner it is ``-log2(2**-(slope + x) + 2**-largest)``.
-    """
+    """``y = min(slope + x, largest)`` in log2 space; infinity for a part that is not there."""
 
     slope: float
     largest: float
-    smooth: bool = False
 
-    def __call__(self, x: Any) -> Any:
-        if self.smooth:
-            return self.largest - np.logaddexp2(0, self.largest - self.slope - x)
+    def __call__(self, x: np.ndarray) -> np.ndarray:
         return np.minimum(self.slope + x, self.largest)
-
-    def derivatives(self, x: np.ndarray) -> np.ndarray:
-        """By slope and by largest, [n, 2]; at a corner neither is known."""
-        meet = self.largest - self.slope
-        if not self.smooth:
-            return np.stack([x < meet, x > meet], axis=1).astype(float)
-        part = 1 / (1 + 2 ** (x - meet))
-        return np.stack([part, 1 - part], axis=1)
 
 
 def _why_left_out(point: Point) -> str:
@@ -195,27 +171,9 @@ def _bent(x: np.ndarray, y: np.ndarray, error: np.ndarray) -> Iterator[_Curve]:
         yield _Curve(largest - meet, largest)
 
 
-def _smooth(x: np.ndarray, y: np.ndarray, error: np.ndarray) -> _Curve:
-    """The smooth curve nearest to the points; its ``B_noise`` is within 2^8 of the batch sizes."""
-    weight = error**-2
-    noise = np.linspace(x.min() - 8, x.max() + 8, 65)
-    for _ in range(5):  # each time between the neighbours of the best: a 32nd of the interval
-        above = y + np.logaddexp2(0, noise[:, None] - x)
-        largest = above @ (weight / weight.sum())
-        best = int(np.argmin((above - largest[:, None]) ** 2 @ weight))
-        curve = _Curve(float(largest[best] - noise[best]), float(largest[best]), smooth=True)
-        noise = np.linspace(noise[max(best - 1, 0)], noise[min(best + 1, 64)], 65)
-    return curve
-
-
-def _errors(curve: _Curve, x: np.ndarray, error: np.ndarray) -> list[float | None]:
+def _errors(curve: _Curve, x: np.ndarray, error: np.ndarray) -> Iterator[float | None]:
     """Standard errors of slope, largest and their quotient; None of a part without points."""
-    by = curve.derivatives(x)
-    covariance = np.linalg.pinv((by.T / error**2) @ by)
-    quotients = np.array([[1, 0], [0, 1], [-1, 1]])
-    variances = np.einsum("ij,jk,ik->i", quotients, covariance, quotients)
-    known = (by.any(axis=0) | (quotients == 0)).all(axis=1)
-    return [
-        math.sqrt(variance) if is_known else None
-        for variance, is_known in zip(variances, known, strict=True)
-    ]
+    meet = curve.largest - curve.slope  # a point there tells neither
+    weights = [float((error[part] ** -2).sum()) for part in (x < meet, x > meet)]
+    yield from (weight**-0.5 if weight else None for weight in weights)
+    yield math.sqrt(sum(1 / weight for weight in weights)) if all(weights) else None

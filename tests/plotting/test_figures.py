@@ -148,7 +148,7 @@ def test_the_axis_of_a_sweep_s_figure_is_what_varies(drawn, tmp_path, groups, la
         for each in groups
     ]
     fit = {"group": {"scheme": "fixup", "model": "wrn-10-1"}, "metric": "test_accuracy",
-           "form": "bent", "slope": 1 / 32, "largest": 0.5}  # fmt: skip
+           "slope": 1 / 32, "largest": 0.5}  # fmt: skip
     path = tmp_path / "f.png"
     path.with_suffix(".svg").write_text("<svg/>")
     sweep_figure(SweepResults("t", [], optima, [fit] * (label == "batch size")), path)
