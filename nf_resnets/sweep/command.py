@@ -135,9 +135,8 @@ def step_seconds(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 def values_in_words(name: str, values: Sequence[Any]) -> str:
     """The values of an axis on one line, powers of two as such."""
-    few = values if len(values) <= 12 else [*values[:5], values[-1]]
-    words = [value_text(name, value) for value in few]
-    return ", ".join(words) if few is values else f"{', '.join(words[:5])}, ... {words[-1]}"
+    words = [value_text(name, value) for value in values]
+    return ", ".join(words if len(words) <= 12 else [*words[:5], f"... {words[-1]}"])
 
 
 def _run(

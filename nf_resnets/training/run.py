@@ -57,6 +57,8 @@ class Run:
       first_step: the step from which this process resumed the run.
       seconds: the time of the run, in earlier processes too.
       step_seconds: the time of the steps that this process made.
+      input_seconds: how much of it was spent waiting for batches from the host; None where they do
+        not come from there.
       diverged: why the run diverged; empty if it did not.
       history: a row for each epoch that is over, as JSON values.
       state: the state after the last step, as NumPy arrays, where it was asked for.
@@ -68,6 +70,7 @@ class Run:
     first_step: int = 0
     seconds: float = 0.0
     step_seconds: float = 0.0
+    input_seconds: float | None = None
     diverged: str = ""
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     state: Any = None
@@ -103,7 +106,15 @@ class Run:
             "seconds_per_step": self.step_seconds / made if made else math.nan,
             "resumed_at": self.first_step,
             "curve": self.thinned(points),
+            **self.input_wait(),
         }
+
+    def input_wait(self) -> dict[str, float]:
+        """How long the run has waited for batches from the host, where they come from there."""
+        if self.input_seconds is None:
+            return {}
+        fraction = min(self.input_seconds / max(self.step_seconds, 1e-9), 1.0)
+        return {"input_wait": self.input_seconds, "input_fraction": fraction}
 
 
 def thinned(

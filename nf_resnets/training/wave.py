@@ -120,14 +120,6 @@ class _Wave:
         states = hosts.gather(self.states)
         return [jax.tree.map(np.asarray, unstack(states, slot)) for slot in range(len(self.runs))]
 
-    def input_wait(self, run: Run) -> dict[str, float]:
-        """How long the wave has waited for batches from the host, where they come from there."""
-        waited = getattr(self.steps, "seconds_waited", None)
-        if waited is None:
-            return {}
-        fraction = min(waited / max(run.step_seconds, 1e-9), 1.0)
-        return {"input_wait": waited, "input_fraction": fraction}
-
 
 def _begin(wave: _Wave, starts: Sequence[Any], checkpoints: Checkpoints | None) -> None:
     """Fills the slots, from the newest checkpoint if there is one."""
@@ -245,7 +237,8 @@ def _make_steps(wave: _Wave, count: int) -> float:
             refuse_labels(last, f"the batch of step {run.step}")
             gone = [f"{name} {x}" for name, x in last.items() if not math.isfinite(x)]
             run.diverged = f"{', '.join(gone)} at step {run.step}"
-        if wait := wave.input_wait(run):
+        run.input_seconds = getattr(wave.steps, "seconds_waited", None)
+        if wait := run.input_wait():
             new["input_fraction"] = [wait["input_fraction"]]
         wave.hooks.callback.on_step(plan.key, run.step, new)
     return took
@@ -296,7 +289,7 @@ def _end_runs(wave: _Wave, runs: Sequence[tuple[int, Plan, Run]], keep_states: b
         finished = run.status == "finished"
         row = row_of(plan, run.status, run.diverged or None)
         row |= {"steps_done": run.step, "seconds": run.seconds, "history": run.history}
-        row |= {"measures": run.measures(plan.curve_points) | wave.input_wait(run)}
+        row |= {"measures": run.measures(plan.curve_points)}
         if finished:
             row |= {name: run.history[-1][name] for name in OUTCOME}
         if keep_states:
