@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,8 @@ from nf_resnets.roles.views import Constant, Derived, derive
 
 Loops = tuple[tuple[Path, int], ...]
 """The loops around a step, outermost first: each one's path and length, 0 if not known."""
+
+T = TypeVar("T")
 
 LINEAR = ("dot_general", "conv_general_dilated")
 MOVES = frozenset({
@@ -83,6 +85,8 @@ class Graph:
     nodes: list[Node] = dataclasses.field(default_factory=list)  # all of them; `nodes[i].id == i`
     # the paths of the loops that run from the last slice to the first
     reversed_loops: set[Path] = dataclasses.field(default_factory=set)
+    # those of loops whose turns stand side by side, as of a batch: no layer takes what is carried
+    side_by_side: set[Path] = dataclasses.field(default_factory=set)
     # by path, an equation with the values that go in and come out
     equations: dict[Path, tuple[Any, list[Any], list[Any]]] = dataclasses.field(
         default_factory=dict
@@ -95,12 +99,19 @@ class Graph:
         self.nodes.append(Node(at, name, tuple(preds), shape, aval.dtype, loops, **fields))
         return at
 
-    def slice_at(self, loops: Loops, turn: Sequence[int]) -> tuple[int, ...]:
-        """Which slices of stacks loops take in a turn of each."""
-        return tuple(
-            length - 1 - step if loop in self.reversed_loops else step
-            for (loop, length), step in zip(loops, turn, strict=True)
-        )
+    def in_turn(self, loops: tuple[tuple[Path, T], ...]) -> tuple[tuple[Path, T], ...]:
+        """The loops of which each turn goes on from the one before, with what stands beside."""
+        return tuple(each for each in loops if each[0] not in self.side_by_side)
+
+    def slice_at(self, loops: Loops, turn: Sequence[int]) -> tuple[int | slice, ...]:
+        """Which slices of stacks loops take in a turn of each, all where turns are side by side."""
+
+        def slice_of(loop: Path, length: int, step: int) -> int | slice:
+            if loop in self.side_by_side:
+                return slice(None)
+            return length - 1 - step if loop in self.reversed_loops else step
+
+        return tuple(slice_of(*each, step) for each, step in zip(loops, turn, strict=True))
 
     def walk(self, program: Any, args: list[Any], loops: Loops = (), path: Path = ()) -> list[Any]:
         """Adds the steps of a jaxpr, given the values of its arguments, and returns its results."""
@@ -185,7 +196,7 @@ class Graph:
             else:
                 slices.append(Constant(rooted=x.rooted, turn=(path, x)))
         given = [*args[:consts], *carry, *slices]
-        out = self.walk(options["jaxpr"], given, inside, path)
+        out = self._walk_body(options["jaxpr"], given, carry, inside)
         stacked = [
             self.add("stack", [y], var.aval, loops) if isinstance(y, int) else y
             for y, var in zip(out[len(carry) :], equation.outvars[len(carry) :], strict=True)
@@ -197,7 +208,19 @@ class Graph:
         args, consts = args[options["cond_nconsts"] :], options["body_nconsts"]
         program = options["body_jaxpr"]
         carry = self._carry(program.jaxpr, args, consts, len(args), loops)
-        return self.walk(program, [*args[:consts], *carry], (*loops, (path, 0)), path)
+        return self._walk_body(program, [*args[:consts], *carry], carry, (*loops, (path, 0)))
+
+    def _walk_body(self, body: Any, args: list[Any], carry: list[Any], loops: Loops) -> list[Any]:
+        """Walks the body of the last loop."""
+        start, (path, _) = len(self.nodes), loops[-1]
+        out = self.walk(body, args, loops, path)
+        after = {at for at in carry if isinstance(at, int)}
+        for node in self.nodes[start:]:
+            if after.intersection(node.preds):
+                after.add(node.id)
+        if not any(self.nodes[at].is_layer for at in after):
+            self.side_by_side.add(path)
+        return out
 
     def _carry(self, body: Any, args: list[Any], start: int, end: int, loops: Loops) -> list[Any]:
         """What a loop carries: data if it begins as data or becomes it in a turn."""

@@ -51,6 +51,8 @@ class Leaf:
       groups: how many groups a convolution splits its channels into, of which each gives
         ``C_out / groups`` outputs; as many as channels if it is depthwise. ``roles.read`` knows it;
         rules say that a kernel is depthwise by its axes, ``"HWIN"``.
+      leaves_branch: whether what the layer gives reaches the outputs by another way than its
+        branch's sum, too, as to WaveNet's skip outputs; ``roles.read`` knows it.
     """
 
     path: str
@@ -63,6 +65,7 @@ class Leaf:
     m: int = 0
     axes: str = ""
     groups: int = 1
+    leaves_branch: bool = False
 
     @property
     def own_shape(self) -> tuple[int, ...]:

@@ -179,6 +179,7 @@ class _Reader:
             path, role, shape, stacked, weight, branches, layer, m,
             self._axes(at, main, stacked) if weight else "",
             main.groups,
+            any(use.branch and use.node in use.branch.leaving for use in self._uses[at]),
         )  # fmt: skip
 
     def _role(self, at: int) -> Role:
@@ -199,8 +200,7 @@ class _Reader:
         return _ROLES.get(main.kind, Role.KEEP)
 
     def _role_of_weight(self, at: int, main: Use) -> Role:
-        kinds = {use.kind for use in self._uses[at]}
-        if Kind.EMBEDDING in kinds or is_looked_up(self._flow, main.node):
+        if self._is_table(at):
             return Role.EMBEDDING
         if main.place in (Place.BRANCH, Place.SUM):
             is_gate = main.branch is not None and main.node in main.branch.gates
@@ -209,6 +209,14 @@ class _Reader:
             return Role.SHORTCUT
         is_last = main.place is Place.HEAD and not self._flow.leads_to_layer[main.node]
         return Role.HEAD if is_last else Role.STEM
+
+    def _is_table(self, at: int) -> bool:
+        """Whether rows of a leaf are looked up, by index or by a product with one-hot tokens."""
+        return any(
+            use.kind is Kind.EMBEDDING
+            or (use.kind is Kind.WEIGHT and is_looked_up(self._flow, use.node))
+            for use in self._uses[at]
+        )
 
     def _owner(self, use: Use) -> int | None:
         """The weight to whose layer a bias vector belongs."""
@@ -227,8 +235,10 @@ class _Reader:
 
     def _branches_of(self, at: int, main: Use) -> tuple[tuple[int, ...], int]:
         """The branches of a leaf, and how many leading axes run over them, then in their order."""
+        graph = self._traced.graph
         uses = [use for use in self._uses[at] if use.kind is main.kind]
-        cut = {span.axis for use in uses for _, axis in use.view.turns for span in axis} - {-1}
+        turns = [each for use in uses for each in graph.in_turn(use.view.turns)]
+        cut = {span.axis for _, axis in turns for span in axis} - {-1}
         if cut != {*range(len(cut))}:
             self._doubt(
                 at,
@@ -245,8 +255,9 @@ class _Reader:
                 if index is not None:
                     at_index[use.view.start * is_indexed + index].add(k)
         ks = [k for index in sorted(at_index) for k in sorted(at_index[index])]
-        of_branches = {loop for use in uses if use.branch for loop, _ in use.branch.loops}
-        loops = {loop for use in uses for loop in use.view.cuts}
+        branches = {use.branch for use in uses if use.branch}
+        of_branches = {loop for branch in branches for loop, _ in graph.in_turn(branch.loops)}
+        loops = {loop for use in uses for loop in use.view.cuts} - graph.side_by_side
         is_cut = bool(loops & of_branches if of_branches else loops and not ks)
         is_stacked = (is_cut or is_indexed) and len(set(ks)) == len(ks)
         stacked = max(len(cut), 1) if is_stacked else 0
@@ -258,6 +269,8 @@ class _Reader:
         cuts, index = dict(use.view.turns), 0
         slices = self._traced.graph.slice_at(use.branch.loops, turn)
         for (loop, _), step in zip(use.branch.loops, slices, strict=True):
+            if isinstance(step, slice):
+                continue
             for span in cuts.get(loop, ()):
                 if span.axis >= 0:
                     index += step * span.stride * math.prod(lengths[span.axis + 1 :])
@@ -272,7 +285,7 @@ class _Reader:
             return "IO" if len(shape) == 2 else "N" * (len(shape) - 2) + "IO"
         word = list(main.axes)
         word[:stacked] = "N" * stacked
-        if word[0] in ("K", "?"):
+        if word[0] == "?":
             word[0] = "N"
         unknown = [axis for axis, letters in enumerate(word) if letters == "?" or len(letters) > 1]
         if unknown:
@@ -301,7 +314,7 @@ class _Reader:
                 f"stream; expected keep= to match {', '.join(paths)}",
             )
         places = {use.place for use in uses if use.kind is Kind.WEIGHT}
-        if len(places) > 1 and Kind.EMBEDDING not in {use.kind for use in uses}:
+        if len(places) > 1 and not self._is_table(at):
             self._doubt(
                 at,
                 f"is a layer of {' and of '.join(sorted(f'the {place}' for place in places))}; "

@@ -43,6 +43,8 @@ class Residual:
     steps: dict[int, int] = dataclasses.field(default_factory=dict)
     # the layers of which each makes the branch zero by being zero
     zeroing: set[int] = dataclasses.field(default_factory=set)
+    # those that reach the outputs by another way than its sum
+    leaving: set[int] = dataclasses.field(default_factory=set)
     # its number `k = 1..L` at each turn of its loops
     numbers: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
 
@@ -96,7 +98,7 @@ class Residuals:
         self.doubts += [what for at, what in self._gated.items() if at not in within]
         for branch in self.branches:
             self._order(branch)
-        self.count = _number(self.branches)
+        self.count = self._number()
 
     def leaves(self, region: Iterable[int]) -> str:
         """The leaves that enter a region, as a sentence names them."""
@@ -193,6 +195,8 @@ class Residuals:
                     self._repeats(path) or flow[skip].size < node.size
                 ):
                     continue  # a shift by a condition, and no stream
+                if self._adds_up(path, node):
+                    continue
                 of_path = len(flow.layers(path))
                 of_branch = len(flow.layers(flow.between(fork, term)))
                 rank = (of_path, -of_branch)
@@ -288,6 +292,14 @@ class Residuals:
         repeats = (at for at in path - flow.in_norm if flow[at].name == "broadcast_in_dim")
         return any(flow[at].size > self._size_before_repeat(at) for at in repeats)
 
+    def _adds_up(self, path: set[int], sum_: Node) -> bool:
+        """Whether a skip path is no stream: a loss or a count that begins there, or as zeros."""
+        flow = self._flow
+        reduces = any(flow[at].name.startswith("reduce_") for at in path - flow.in_norm)
+        is_side = not flow.is_linear(path) or not flow.leads_to_layer[sum_.id]
+        is_number = not flow.layers(path) and reduces and is_side
+        return is_number or any(flow[at].starts_as_zeros for at in path)
+
     def _size_before_repeat(self, at: int) -> int:
         least = self._flow[at].size
         moves = ("broadcast_in_dim", "reshape", "convert_element_type")
@@ -341,6 +353,30 @@ class Residuals:
             at = user.id
         return biases
 
+    def _number(self) -> int:
+        """Numbers the branches as they are computed, loops turn after turn, and counts them."""
+        side_by_side, count = self._trace.graph.side_by_side, 0
+
+        def number(some: Sequence[Residual], depth: int, turn: tuple[int, ...]) -> None:
+            nonlocal count
+            at = 0
+            while at < len(some):
+                if len(some[at].loops) <= depth:
+                    count += 1
+                    some[at].numbers[turn] = count
+                    at += 1
+                    continue
+                loop, length = some[at].loops[depth]
+                end = at
+                while end < len(some) and some[end].loops[depth : depth + 1] == ((loop, length),):
+                    end += 1
+                for step in range(1 if loop in side_by_side else length or 1):
+                    number(some[at:end], depth + 1, (*turn, step))
+                at = end
+
+        number(self.branches, 0, ())
+        return count
+
     # Layers.
 
     def _order(self, branch: Residual) -> None:
@@ -354,6 +390,10 @@ class Residuals:
             steps[at] = before + (at in main)
         branch.steps = {at: steps[at] for at in main}
         branch.zeroing = {at for at in main if self.vanishes(branch, at)}
+        inside = branch.region | self._flow.between(branch.fork, branch.sum)
+        ways_out = {at for at in branch.region if not inside.issuperset(self._flow.users[at])}
+        branch.leaving = ways_out & {*main}
+        branch.leaving |= {at for at in main for end in ways_out if self._flow.between(at, end)}
         if not branch.zeroing:
             layers = self._flow.layers(branch.shortcut)
             self.doubts.append(
@@ -361,7 +401,7 @@ class Residuals:
                 "zero by being zero; expected a branch that is a product with its last layer, or "
                 f"keep= to match {self.leaves([*layers, *branch.layers])} if it is none."
             )
-        if any(not length for _, length in branch.loops):
+        if any(not length for _, length in self._trace.graph.in_turn(branch.loops)):
             self.doubts.append(
                 f"the residual branch of {self.leaves(branch.layers)} is in a while loop of which "
                 "the program does not say how often it turns; expected lax.scan."
@@ -380,7 +420,7 @@ class Residuals:
                     continue
                 path, factor = flow.between(fork, one), flow.between(fork, two)
                 makers = self._choosing(factor, two)
-                if self._is_gate(node, one, two, path):
+                if self._is_gate(node, one, two, path, factor):
                     makers |= {*flow.layers(factor)} - {*flow.layers(path)}
                 branch.gates |= {at for at in makers if not self._bypasses(at, two, branch)}
         if branch.gates >= set(branch.layers):
@@ -392,10 +432,11 @@ class Residuals:
         choices = [at for at in factor if flow[at].name in CHOICES]
         return {at for at in flow.layers(factor) for choice in choices if flow.between(at, choice)}
 
-    def _is_gate(self, product: Node, one: int, two: int, path: set[int]) -> bool:
-        """Whether ``two`` is a factor of ``one``, to which a path without it leads.
+    def _is_gate(self, product: Node, one: int, two: int, path: set[int], factor: set[int]) -> bool:
+        """Whether ``two``, where a factor ends, is one of ``one``, where a path without it ends.
 
-        It is repeated, weighs the terms of a sum, or stands beside a path without layers.
+        It is repeated, weighs the terms of a sum, or stands beside a path without layers. Parts of
+        one value are what two layers would give, and neither is without.
         """
         flow = self._flow
         if flow[one].size < flow[two].size:
@@ -406,7 +447,8 @@ class Residuals:
         if product.name == "dot_general":
             return flow[two].size < flow[one].size and not _free_axes(product, two, flow)
         full, repeated = map(self._size_before_repeat, (one, two))
-        plain = not flow.layers(path) and two not in flow.normalized
+        are_parts = self._splits(path) and self._splits(factor)
+        plain = not flow.layers(path) and two not in flow.normalized and not are_parts
         return full >= repeated and (full == product.size > repeated or plain)
 
     def _bypasses(self, layer: int, factor: int, branch: Residual) -> bool:
@@ -491,28 +533,3 @@ def _free_axes(product: Node, operand: int, flow: Flow) -> int:
     contracted, batch = product.options["dimension_numbers"]
     side = product.preds.index(operand)
     return len(flow[operand].shape) - len(contracted[side]) - len(batch[side])
-
-
-def _number(branches: Sequence[Residual]) -> int:
-    """Numbers the branches as they are computed, loops turn after turn."""
-    count = 0
-
-    def number(some: Sequence[Residual], depth: int, turn: tuple[int, ...]) -> None:
-        nonlocal count
-        at = 0
-        while at < len(some):
-            if len(some[at].loops) <= depth:
-                count += 1
-                some[at].numbers[turn] = count
-                at += 1
-                continue
-            loop, length = some[at].loops[depth]
-            end = at
-            while end < len(some) and some[end].loops[depth : depth + 1] == ((loop, length),):
-                end += 1
-            for step in range(length or 1):
-                number(some[at:end], depth + 1, (*turn, step))
-            at = end
-
-    number(branches, 0, ())
-    return count

@@ -5,8 +5,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from nf_resnets.roles.copies import copied_axes
 from nf_resnets.roles.flow import Flow
 from nf_resnets.roles.graph import LINEAR, MOVES, Node, Trace
 from nf_resnets.roles.residual import Residual, Residuals
@@ -52,7 +53,7 @@ class Use:
     kind: Kind  # what it is there
     place: Place  # where that is
     branch: Residual | None  # the residual branch, if it is in one or beside it
-    # a letter for each axis of a weight, `K` for one that a loop runs along, `?` if it is not known
+    # a letter for each axis of a weight, `?` if it is not known
     axes: tuple[str, ...] = ()
     groups: int = 1  # of a convolution
 
@@ -60,7 +61,7 @@ class Use:
 def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
     """The uses of each leaf, in the order of computation."""
     places = _Places(flow, residuals)
-    copies = _copied_axes(flow)
+    copies = copied_axes(flow)
     uses: list[list[Use]] = [[] for _ in trace.paths]
     for node in flow.nodes:
         for at, derived in node.uses:
@@ -90,7 +91,8 @@ class _Places:
             beside |= dict.fromkeys(branch.shortcut, (Place.SHORTCUT, branch))
             inside = dict.fromkeys(branch.region, (Place.BRANCH, branch))
             self.inside = beside | self.inside | inside
-        self.loops = {branch.loops for branch in residuals.branches if branch.loops}
+        in_turn = flow.graph.in_turn
+        self.loops = {branch.loops for branch in residuals.branches if in_turn(branch.loops)}
         self.any = bool(residuals.branches)
         ends = {branch.sum for branch in residuals.branches}
         self.behind: set[int] = set()
@@ -185,7 +187,7 @@ def _letters(node: Node, at: int, derived: Derived) -> list[str]:
 def _axes(view: View, letters: Sequence[str], shape: tuple[int, ...]) -> tuple[str, ...]:
     """The letters of each axis of a leaf, several where an axis is a product."""
     letters_of: dict[int, list[tuple[int, str]]] = collections.defaultdict(list)
-    lettered = [*zip(view.axes, letters, strict=True), *((axis, "K") for _, axis in view.turns)]
+    lettered = [*zip(view.axes, letters, strict=True), *((axis, "N") for _, axis in view.turns)]
     for spans, letter in lettered:
         for span in spans:
             letters_of[span.axis].append((-span.stride, letter))
@@ -196,56 +198,6 @@ def _axes(view: View, letters: Sequence[str], shape: tuple[int, ...]) -> tuple[s
             of_axis[:1] if len(set(of_axis)) == 1 else of_axis or ("1" if length == 1 else "?")
         )
     return tuple(word)
-
-
-def _copied_axes(flow: Flow) -> dict[int, set[int]]:
-    """The output axes of kernels that later layers take one by one, as experts: by node.
-
-    A tag ``(node, axis)`` marks an axis of a value that a kernel's output axis has become.
-    """
-    tags: dict[int, list[tuple[int, int] | None]] = {}
-    copies: dict[int, set[int]] = collections.defaultdict(set)
-    for node in flow.nodes:
-        first = node.preds[0] if node.preds else -1
-        axes: list[tuple[int, int] | None] = [None] * len(node.shape)
-        if node.name == "dot_general" and node.is_layer:
-            axes = _tags_of_product(flow, node, tags[first], copies)
-        elif node.name == "transpose":
-            axes = [tags[first][p] for p in node.options["permutation"]]
-        elif node.name == "broadcast_in_dim" and first >= 0:
-            for p, q in enumerate(node.options["broadcast_dimensions"]):
-                axes[q] = tags[first][p]
-        else:
-            same = (tags[p] for p in node.preds if flow[p].shape == node.shape)
-            axes = list(next((each for each in same if any(each)), axes))
-        tags[node.id] = axes
-    return copies
-
-
-def _tags_of_product(
-    flow: Flow,
-    node: Node,
-    before: Sequence[tuple[int, int] | None],
-    copies: dict[int, set[int]],
-) -> list[tuple[int, int] | None]:
-    """The tags of a product's axes; a batch axis that bears one is noted as a copy."""
-    (left, right), (left_batch, right_batch) = node.options["dimension_numbers"]
-    data_first = node.order[0] == 0
-    data, kernel = ((left, left_batch), (right, right_batch))[:: 1 if data_first else -1]
-    _, derived = node.uses[0]
-    for p in data[1]:
-        tag = before[p]
-        if tag is not None:
-            copies[tag[0]].add(tag[1])
-    batch = [before[p] for p in data[1]]
-    of_data = [before[p] for p in _free(flow[node.preds[0]].shape, data)]
-    of_kernel: list[tuple[int, int] | None] = [(node.id, p) for p in _free(derived.shape, kernel)]
-    return batch + (of_data + of_kernel if data_first else of_kernel + of_data)
-
-
-def _free(shape: Sequence[int], taken: Iterable[Sequence[int]]) -> list[int]:
-    every = {p for axes in taken for p in axes}
-    return [p for p in range(len(shape)) if p not in every]
 
 
 def bias_owner(flow: Flow, use: Use) -> int | None:

@@ -23,9 +23,9 @@ def verify(network: Callable[..., Any], params: Any, role_map: RoleMap, *inputs:
 
     Gradients of the outputs, on values drawn from the shapes, say three things:
 
-    1. With the last layer of every branch at 0, no other layer of a branch changes the output. (In
-       a branch without biases, zeros of any layer may pass to its end; then their order does not
-       show.)
+    1. With the last layer of every branch at 0, no other layer of a branch changes the output, but
+       for those that leave it by another way. (In a branch without biases, zeros of any layer may
+       pass to its end; then their order does not show.)
     2. With last layers that are not 0, each of them changes it.
     3. On the values of ``params``, with a head that is not 0, every layer of a branch of ``m``
        layers gets a gradient within ``m + 1`` steps of SGD: of two factors that are 0, neither ever
@@ -149,8 +149,8 @@ class _Check:
         if not _are_finite(gradients.values()):
             return
         for at in self.others:
-            if np.any(gradients[at]):
-                leaf = self.leaves[at]
+            leaf = self.leaves[at]
+            if np.any(gradients[at]) and not leaf.leaves_branch:
                 lasts = [self.leaves[other] for other in self.last]
                 beside = [repr(last.path) for last in lasts if {*last.branches} & {*leaf.branches}]
                 raise ValueError(

@@ -608,7 +608,44 @@ def mixture_of_two_experts():
         return x + jnp.einsum("bte,btef,efd->btd", weights, h, p["w2"])
 
     layers = {"router": f(D, 4), "w1": f(4, D, 64), "w2": f(4, 64, D)}
-    return on_tokens(body, lambda: layers, 2, branches="#w1 #w2", roles={"keep": "l0/router"})
+    return on_tokens(
+        body, lambda: layers, 2, branches="#w1 #w2", roles={"keep": "l0/router"},
+        axes={"l0/w1": "NIO", "l0/w2": "NIO"},
+    )  # fmt: skip
+
+
+@case
+def experts_of_one_product():
+    """One product weighs what the experts give and adds it up."""
+
+    def body(p, x):
+        weights = jax.nn.softmax(x @ p["router"])
+        h = jax.nn.gelu(jnp.einsum("btd,edf->btef", x, p["w1"]))
+        return x + jnp.einsum("bte,btef,efd->btd", weights, h, p["w2"])
+
+    layers = {"router": f(D, 4), "w1": f(4, D, 64), "w2": f(4, 64, D)}
+    return on_tokens(
+        body, lambda: layers, 2, branches="#w1 #w2", roles={"keep": "l0/router"},
+        fans={"l0/w1": (32, 64), "l0/w2": (64, 32)}, axes={"l0/w1": "NIO", "l0/w2": "NIO"},
+    )  # fmt: skip
+
+
+@case
+def loss_beside_the_stream():
+    """Each block adds to a loss what its router's numbers are, and to a count how often."""
+    made = mixture_of_experts()
+
+    def network(p, t):
+        x, loss, count = p["emb"][t], 0.0, 0.0
+        for i in range(2):
+            gates = jax.nn.softmax(x @ p[f"l{i}"]["router"])
+            h = jax.nn.gelu(jnp.einsum("btd,edf->btef", x, p[f"l{i}"]["w1"]))
+            h = jnp.einsum("btef,efd->bted", h, p[f"l{i}"]["w2"])
+            x, count = x + (h * gates[..., None]).sum(2), count + gates.mean((0, 1))
+            loss = loss + (gates.mean((0, 1)) ** 2).sum()
+        return x @ p["out"], loss, count
+
+    return dataclasses.replace(made, network=network)
 
 
 @case
@@ -644,7 +681,33 @@ def norm_behind_the_sum():
     return dataclasses.replace(made, network=network)
 
 
+@case
+def tied_table_that_is_multiplied():
+    """Tokens are looked up by a product, and the head is the same table."""
+
+    def network(p, t):
+        x = jax.nn.one_hot(t, VOCABULARY) @ p["emb"]
+        for layer in (p["l0"], p["l1"]):
+            x = x + feed(layer, x)
+        return x @ p["emb"].T
+
+    params = {"emb": f(VOCABULARY, D), **blocks(feed_params, 2)}
+    return Case(network, params, (tokens(),), each("#up #down", 2), {"embedding": "emb"})
+
+
 # Vectors.
+
+
+@case
+def factors_of_one_layer():
+    """One product gives both factors; they are what two products would give."""
+
+    def body(p, x):
+        u, z = jnp.split(x @ p["in"], 2, -1)
+        return x + ((u @ p["mix"]) * jax.nn.silu(z)) @ p["out"]
+
+    layers = {"in": f(D, 2 * D), "mix": f(D, D), "out": f(D, D)}
+    return on_vectors(body, lambda: layers, branches="#in #mix #out")
 
 
 @case
@@ -809,6 +872,35 @@ def stacked_at_run_time():
         return lax.scan(body, x, layers)[0] @ p["head"]
 
     return Case(network, params, (f(2, D),), each(TWO, 4), {"head": "head"}, axes={"l0/w1": "IO"})
+
+
+def turns_side_by_side(run):
+    """A loop over examples, of which no turn takes what another gives."""
+    params = {"in": f(8, D), **blocks(two, 3), "head": f(D, 10)}
+
+    def network(p, x):
+        def example(x):
+            x = x @ p["in"]
+            for i in range(3):
+                x = x + jnp.tanh(x @ p[f"l{i}"]["w1"]) @ p[f"l{i}"]["w2"]
+            return x @ p["head"]
+
+        return run(example, x)
+
+    return Case(network, params, (f(5, 8),), each(TWO, 3), {"stem": "in", "head": "head"})
+
+
+@case
+def loop_over_examples():
+    return turns_side_by_side(lax.map)
+
+
+@case
+def loop_over_examples_that_adds_up_their_losses():
+    def run(example, x):
+        return lax.scan(lambda total, x: (total + example(x).sum(), None), 0.0, x)[0]
+
+    return turns_side_by_side(run)
 
 
 @case

@@ -53,6 +53,14 @@ def test_what_was_read_is_verified(name):
     roles.verify(case.network, case.params, role_map, *case.inputs)
 
 
+def test_layers_that_lead_out_of_their_branch_are_verified():
+    case = CASES["two_outputs_of_a_block"]()
+    role_map = roles.read(case.network, case.params, *case.inputs, projections=False)
+    roles.verify(case.network, case.params, role_map, *case.inputs)
+    leaving = {leaf.path for leaf in role_map.leaves if leaf.leaves_branch}
+    assert leaving == {"l0/f", "l0/g", "l1/f", "l1/g"}
+
+
 def test_layers_in_another_order_than_that_of_their_names_are_refused():
     def backwards(params, x):
         for k in (1, 2):
