@@ -465,7 +465,10 @@ class Residuals:
         return False
 
     def _add_feeding(self, branch: Residual) -> None:
-        """Adds the first layers on the way back from what else enters: k, v of an encoder."""
+        """Adds the first layers on the way back from what else enters: k, v of an encoder.
+
+        One that is but a factor, as the scale of FiLM, is a gate.
+        """
         flow, inside = self._flow, branch.region | {branch.fork}
         taken = set().union(*(each.region | each.shortcut for each in self.branches))
         todo = [pred for at in branch.region for pred in flow[at].preds if pred not in inside]
@@ -479,6 +482,9 @@ class Residuals:
                 fed = self._fed_alone(at, branch)
                 if fed:
                     branch.layers.append(at)
+                    users = {user for each in fed for user in flow.users[each]} - fed
+                    if all(flow[user].name == "mul" for user in users):
+                        branch.gates.add(at)
                     branch.region |= fed
                 continue
             for pred in node.preds:

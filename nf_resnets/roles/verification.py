@@ -130,16 +130,19 @@ class _Check:
             is_shape = isinstance(given, jax.ShapeDtypeStruct)
             return np.zeros(given.shape, given.dtype) if is_shape else given
         if leaf.role is Role.KEEP:
-            # Of shapes alone, a matrix is taken for a gate, a table or an adapter.
+            # Of shapes alone, a matrix is taken for an adapter.
             is_zero = isinstance(given, jax.ShapeDtypeStruct) or not np.any(given)
             like = np.zeros if sum(n > 1 for n in leaf.own_shape) > 1 else np.ones
             return like(given.shape, given.dtype) if is_zero else given
         if leaf.role in (Role.MULTIPLIER, Role.ALPHA, Role.NORM):
             return np.ones(given.shape, given.dtype)
         if not leaf.weight:
-            return np.asarray(_BIAS * self.random.normal(size=given.shape), given.dtype)
+            return self._small(given)
         deviation = 1.0 if leaf.role is Role.EMBEDDING else fans(leaf)[0] ** -0.5
         return np.asarray(self.random.normal(size=given.shape) * deviation, given.dtype)
+
+    def _small(self, like: Any) -> np.ndarray:
+        return np.asarray(_BIAS * self.random.normal(size=like.shape), like.dtype)
 
     def last_layers_make_branches_vanish(self) -> None:
         """Refuses layers that are not last and change the output beside last layers of zeros."""
@@ -164,6 +167,9 @@ class _Check:
         """Refuses a branch whose last layer does nothing."""
         scale = self.map.num_branches**-0.5  # so that the signal of many branches stays finite
         values = _replaced(self.drawn, self.last, lambda value: value * scale)
+        kept = [at for at in self.floats if self.leaves[at].role is Role.KEEP]
+        hidden = [at for at in kept if not np.any(values[at])]  # such a gate would hide all
+        values = _replaced(values, hidden, self._small)
         waiting = self._rows(self.last)
         for turn in range(self.tries):
             gradients = self.gradients(values, turn)

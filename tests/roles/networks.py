@@ -343,6 +343,25 @@ def conditioned_on_time():
 
 
 @case
+def modulated():
+    """A second input shifts the channels of each branch, and scales what it gives."""
+    layers = {"a": f(3, 3, 16, 16), "b": f(3, 3, 16, 16), "scale": f(16, 16), "shift": f(16, 16)}
+    params = {"stem": f(3, 3, 3, 16), "in": f(8, 16), **blocks(lambda: layers, 2)}
+
+    def network(p, x, condition):
+        x, e = conv(x, p["stem"]), jax.nn.silu(condition @ p["in"])
+        for layer in (p["l0"], p["l1"]):
+            scale, shift = ((e @ layer[name])[:, None, None] for name in ("scale", "shift"))
+            x = x + conv(jax.nn.relu(conv(x, layer["a"]) + shift), layer["b"]) * scale
+        return x.mean((1, 2)) @ p["head"]
+
+    known = {"stem": "stem in", "head": "head", "keep": "l0/scale l1/scale"}
+    return Case(
+        network, params | {"head": f(16, 10)}, (images(8), f(2, 8)), each("#a,#shift #b", 2), known
+    )
+
+
+@case
 def densely_connected():
     params = {"stem": f(3, 3, 3, 8), **{f"c{i}": f(3, 3, 8 + 4 * i, 4) for i in range(4)}}
     params["head"] = f(24, 10)
