@@ -54,7 +54,8 @@ class Insertion:
         if name.startswith("bias_"):  # of which a place may have several
             alike = [p for p in self.parts if p.place == place and p.name.startswith(name)]
             name += f"_{len(alike) + 1}"
-        part = Part(place, name, operation, node.loops, **more)
+        loops = self._trace.graph.in_turn(node.loops)
+        part = Part(place, name, operation, loops, **more)
         self.parts.append(part)
         return part
 
@@ -104,10 +105,11 @@ class Insertion:
 
     def _by_turn(self, branch: Residual, values: np.ndarray) -> np.ndarray:
         """Constants of branches, in the order in which the loops around one cut them."""
-        lengths = tuple(length for _, length in branch.loops)
-        result = np.empty(lengths, np.float32)
+        graph = self._trace.graph
+        result = np.empty([length for _, length in graph.in_turn(branch.loops)], np.float32)
         for turn, k in branch.numbers.items():
-            result[self._trace.graph.slice_at(branch.loops, turn)] = values[k - 1]
+            slices = graph.slice_at(branch.loops, turn)
+            result[tuple(at for at in slices if isinstance(at, int))] = values[k - 1]
         return result
 
     def _add_biases_of_activations(self) -> None:

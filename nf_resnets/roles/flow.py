@@ -187,7 +187,7 @@ class Flow:
                     by_leaf = True
                     factor = times(factor, node.uses[0][1].views[0].scale, node.name)
                 else:
-                    factor = times(factor, self._constant_of(node), node.name)
+                    factor = times(factor, _constant_of(node), node.name)
             elif node.name == "neg":
                 factor = times(factor, -1.0)
             elif node.name not in ("convert_element_type", "copy", "name", "optimization_barrier"):
@@ -204,28 +204,29 @@ class Flow:
             if len(user.preds) != 1 or not (is_scale or user.name == "convert_element_type"):
                 break
             if is_scale:
-                factor = times(factor, self._constant_of(user), user.name)
+                factor = times(factor, _constant_of(user), user.name)
             at = user.id
         return factor
 
-    def _constant_of(self, node: Node) -> Factor:
-        """The constant operand of a node as a factor."""
-        each: Constant | None = node.constants[0][1]
-        length = 0
-        while each is not None and each.value is None:
-            if each.turn is not None:
-                loop, each = each.turn
-                length = dict(self.graph.in_turn(node.loops)).get(loop, 0)
-                break
-            varying = [a for a in each.args if a.turn or a.equation is not None or a.value is None]
-            moves = each.equation is not None and each.equation.primitive.name in MOVES
-            if len(varying) != 1 or not moves:
-                break
-            each = varying[0]
-        if not length or each is None:
-            return node.constants[0][1].number()
-        value = each.get()
-        return None if value is None else np.asarray(value, np.float64).reshape(length, -1)[:, 0]
+
+def _constant_of(node: Node) -> Factor:
+    """The constant operand of a node as a factor."""
+    each: Constant | None = node.constants[0][1]
+    length = 0
+    while each is not None and each.value is None:
+        if each.turn is not None:
+            loop, each = each.turn
+            length = dict(node.loops).get(loop, 0)
+            break
+        varying = [a for a in each.args if a.turn or a.equation is not None or a.value is None]
+        moves = each.equation is not None and each.equation.primitive.name in MOVES
+        if len(varying) != 1 or not moves:
+            break
+        each = varying[0]
+    if not length or each is None:
+        return node.constants[0][1].number()
+    value = each.get()
+    return None if value is None else np.asarray(value, np.float64).reshape(length, -1)[:, 0]
 
 
 def times(one: Factor, two: Factor, how: str = "mul") -> Factor:

@@ -85,7 +85,8 @@ class Graph:
     nodes: list[Node] = dataclasses.field(default_factory=list)  # all of them; `nodes[i].id == i`
     # the paths of the loops that run from the last slice to the first
     reversed_loops: set[Path] = dataclasses.field(default_factory=set)
-    # those of loops whose turns stand side by side, as of a batch: no layer takes what is carried
+    carried: dict[Path, set[int]] = dataclasses.field(default_factory=dict)  # what loops carry
+    # the loops whose turns stand side by side, as of a batch; `Residuals` finds them
     side_by_side: set[Path] = dataclasses.field(default_factory=set)
     # by path, an equation with the values that go in and come out
     equations: dict[Path, tuple[Any, list[Any], list[Any]]] = dataclasses.field(
@@ -186,7 +187,7 @@ class Graph:
             self.reversed_loops.add(path)
         inside = (*loops, (path, options["length"]))
         xs = args[carried:]
-        carry = self._carry(body, args, consts, carried, loops)
+        carry = self._carry(body, args, consts, carried, loops, path)
         slices: list[Any] = []
         for x, var in zip(xs, body.invars[carried:], strict=True):
             if isinstance(x, int):
@@ -196,7 +197,7 @@ class Graph:
             else:
                 slices.append(Constant(rooted=x.rooted, turn=(path, x)))
         given = [*args[:consts], *carry, *slices]
-        out = self._walk_body(options["jaxpr"], given, carry, inside)
+        out = self.walk(options["jaxpr"], given, inside, path)
         stacked = [
             self.add("stack", [y], var.aval, loops) if isinstance(y, int) else y
             for y, var in zip(out[len(carry) :], equation.outvars[len(carry) :], strict=True)
@@ -207,22 +208,12 @@ class Graph:
         options = equation.params
         args, consts = args[options["cond_nconsts"] :], options["body_nconsts"]
         program = options["body_jaxpr"]
-        carry = self._carry(program.jaxpr, args, consts, len(args), loops)
-        return self._walk_body(program, [*args[:consts], *carry], carry, (*loops, (path, 0)))
+        carry = self._carry(program.jaxpr, args, consts, len(args), loops, path)
+        return self.walk(program, [*args[:consts], *carry], (*loops, (path, 0)), path)
 
-    def _walk_body(self, body: Any, args: list[Any], carry: list[Any], loops: Loops) -> list[Any]:
-        """Walks the body of the last loop."""
-        start, (path, _) = len(self.nodes), loops[-1]
-        out = self.walk(body, args, loops, path)
-        after = {at for at in carry if isinstance(at, int)}
-        for node in self.nodes[start:]:
-            if after.intersection(node.preds):
-                after.add(node.id)
-        if not any(self.nodes[at].is_layer for at in after):
-            self.side_by_side.add(path)
-        return out
-
-    def _carry(self, body: Any, args: list[Any], start: int, end: int, loops: Loops) -> list[Any]:
+    def _carry(
+        self, body: Any, args: list[Any], start: int, end: int, loops: Loops, path: Path
+    ) -> list[Any]:
         """What a loop carries: data if it begins as data or becomes it in a turn."""
         flags = [isinstance(arg, int) for arg in args]
         while True:
@@ -242,6 +233,7 @@ class Graph:
                 leaf = isinstance(arg, Derived)
                 fields = {"uses": ((0, arg),) if leaf else (), "starts_as_zeros": not leaf}
                 carry.append(self.add("carry", others, var.aval, loops, **fields))
+        self.carried[path] = {each for each in carry if isinstance(each, int)}
         return carry
 
 

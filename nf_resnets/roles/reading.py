@@ -355,4 +355,5 @@ def _branches(
 def _at_turn(factor: Factor, index: int, count: int) -> float | None:
     if factor is None or isinstance(factor, int | float):
         return factor
-    return float(factor[index * len(factor) // count])
+    # It may differ between turns that stand side by side.
+    return float(factor[index * len(factor) // count]) if len(factor) <= count else None

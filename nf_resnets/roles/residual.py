@@ -96,6 +96,7 @@ class Residuals:
         self._resolve_nesting(nested)
         within = set().union(*(branch.region for branch in self.branches))
         self.doubts += [what for at, what in self._gated.items() if at not in within]
+        self._find_loops_side_by_side()
         for branch in self.branches:
             self._order(branch)
         self.count = self._number()
@@ -352,6 +353,19 @@ class Residuals:
                 biases.add(user.id)
             at = user.id
         return biases
+
+    def _find_loops_side_by_side(self) -> None:
+        """Finds the loops in which no stream goes on from what the turn before carries over."""
+        graph, forks = self._trace.graph, {branch.sum: branch.fork for branch in self.branches}
+        for loop in {loop for branch in self.branches for loop, _ in branch.loops}:
+            carried = {*graph.carried[loop]}
+            for node in self._flow.nodes if carried else ():
+                stream = (forks[node.id],) if node.id in forks else node.preds
+                if carried.intersection(stream):
+                    carried.add(node.id)
+            streams = {each.fork for each in self.branches if loop in dict(each.loops)}
+            if carried.isdisjoint(streams):
+                graph.side_by_side.add(loop)
 
     def _number(self) -> int:
         """Numbers the branches as they are computed, loops turn after turn, and counts them."""

@@ -84,6 +84,19 @@ def test_it_is_a_function_like_any_other():
     assert "2 norms taken out\n  l0/scale\n  l1/scale\n" in str(net)
 
 
+@pytest.mark.parametrize("scheme", ["fixup", "rescalenet"])
+def test_a_loop_over_examples_has_the_parts_of_one_network(scheme):
+    network, params = vectors(normalized)
+    net = norm_free(network, params, X, scheme=scheme, depth=2)
+    looped = norm_free(
+        lambda params, x: lax.map(lambda one: network(params, one), x), params, X,
+        scheme=scheme, depth=2,
+    )  # fmt: skip
+    jax.tree.map(np.testing.assert_array_equal, looped.params, net.params)
+    new = drawn(net.params)
+    assert_same(looped.apply(new, X), net.apply(new, X))
+
+
 def test_what_a_network_closes_over_may_change():
     """A program that is kept would hold the first value, and have no gradient with regard to it."""
 

@@ -923,6 +923,26 @@ def loop_over_examples_that_adds_up_their_losses():
 
 
 @case
+def recurrent():
+    """Steps in time stand side by side, too: a stream goes through the layers of one step."""
+    layers = {"in": f(D, D), "again": f(D, D), "out": f(D, D)}
+    params = {"in": f(8, D), **blocks(lambda: layers, 2), "head": f(D, 10)}
+
+    def network(p, x):
+        def step(states, x):
+            after = []
+            for layer, h in zip((p["l0"], p["l1"]), states, strict=True):
+                after.append(jnp.tanh(x @ layer["in"] + h @ layer["again"]))
+                x = x + after[-1] @ layer["out"]
+            return after, x
+
+        return lax.scan(step, [jnp.zeros((2, D))] * 2, x @ p["in"])[1] @ p["head"]
+
+    known = {"stem": "in", "head": "head"}
+    return Case(network, params, (f(5, 2, 8),), each("#in,#again #out", 2), known)
+
+
+@case
 def gated_skip():
     """A highway network."""
 
