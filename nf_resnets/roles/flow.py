@@ -9,11 +9,11 @@ from __future__ import annotations
 import collections
 import functools
 import heapq
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 
 import numpy as np
 
-from nf_resnets.roles.graph import MOVES, Graph, Node, Trace
+from nf_resnets.roles.graph import LINEAR, MOVES, Graph, Node, Trace
 from nf_resnets.roles.views import Constant
 
 NONE = -1
@@ -112,6 +112,29 @@ class Flow:
             at = node.preds[0]
         return False
 
+    def shares(self, node: Node) -> Sequence[int]:
+        """The axes along which a step's numbers are shares: divided by their sum, or one-hot."""
+        if node.name == "div" and len(node.preds) == 2:
+            at = node.preds[1]
+            while self[at].name in MOVES and len(self[at].preds) == 1:
+                at = self[at].preds[0]
+            is_sum = self[at].name == "reduce_sum" and self[at].preds[0] == node.preds[0]
+            return self[at].options["axes"] if is_sum else ()
+        if node.name == "eq" and len(node.preds) == 1 and node.constants:
+            return [p for p in range(len(node.shape)) if self._is_repeated(node, p)]
+        return ()
+
+    def _is_repeated(self, node: Node, axis: int) -> bool:
+        """Whether a step's operand is one number along an axis of the result."""
+        operand = self[node.preds[0]]
+        if operand.name == "broadcast_in_dim":
+            dimensions = operand.options["broadcast_dimensions"]
+            if axis not in dimensions:
+                return True
+            shape = self[operand.preds[0]].shape
+            return shape[dimensions.index(axis)] < node.shape[axis]
+        return len(operand.shape) == len(node.shape) and operand.shape[axis] < node.shape[axis]
+
     def fork(self, skip: int, branch: int) -> int | None:
         """The last node that all of ``skip`` passes through and ``branch`` depends on."""
         heap, seen, at = [-branch], {branch}, skip
@@ -158,8 +181,9 @@ class Flow:
         """Whether a region is a linear map of what enters it, norms aside."""
         for at in region:
             node = self[at]
-            by_leaf = node.name in ("mul", "div") and len(node.preds) == 1
-            if not (node.is_layer or by_leaf or node.name in LINEAR_STEPS or at in self.in_norm):
+            multiplies = node.name in (*LINEAR, "mul", "div") and len(node.preds) == 1
+            drops = node.name == "select_n" and len(node.preds) == 1 and _is_mask(node)
+            if not (multiplies or drops or node.name in LINEAR_STEPS or at in self.in_norm):
                 return False
         return True
 
@@ -234,6 +258,11 @@ def times(one: Factor, two: Factor, how: str = "mul") -> Factor:
     if one is None or two is None:
         return None
     return one * two if how == "mul" else one / two
+
+
+def _is_mask(choice: Node) -> bool:
+    """Whether a choice is between data and zeros."""
+    return [each.number() for at, each in choice.constants if at > 0] == [0.0]
 
 
 def _is_half(node: Node) -> bool:

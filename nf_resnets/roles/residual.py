@@ -14,7 +14,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from nf_resnets.roles.flow import NONE, SUMS, Factor, Flow, times
-from nf_resnets.roles.graph import Loops, Node, Trace
+from nf_resnets.roles.graph import LINEAR, Loops, Node, Trace
 
 Nested = Literal["inner", "outer"] | None
 MOST_SUMMANDS = 32
@@ -150,6 +150,9 @@ class Residuals:
         rest = [term for term in terms if term != skip]
         shortcut = flow.between(fork, skip)
         regions = [self._region(fork, term) for term in rest]
+        has_layer = flow.layers(shortcut) or any(map(self._is_kept_layer, shortcut))
+        if has_layer and all(map(flow.is_linear, (shortcut, *regions))):
+            return  # one linear map, as W x + B A x
         if self._splits(shortcut) and any(map(self._splits, regions)) and not self._parts:
             if self._parts is None:
                 everything = self.leaves(shortcut.union(*regions))
@@ -246,12 +249,14 @@ class Residuals:
     ) -> bool:
         """Whether a skip path with one layer is a shortcut, and no branch beside others."""
         flow = self._flow
-        # Of W x + B A x, both are linear.
         if not flow.is_linear(shortcut) or any(map(flow.is_linear, regions)):
             return False
         (layer,) = flow.layers(shortcut)
         is_head = not flow.leads_to_layer[node.id]
-        if self._projections is None and (is_head or flow[fork].shape == flow[layer].shape):
+        way = flow.between(fork, node.id)
+        holds_others = any(branch.sum in way for branch in self.branches)
+        is_asked = is_head or holds_others or flow[fork].shape == flow[layer].shape
+        if self._projections is None and is_asked:
             self.doubts.append(
                 f"the layer of {self.leaves([layer])} beside {self.leaves(set().union(*regions))} "
                 "may be a shortcut or a path of a sum without a skip path; expected projections= "
@@ -283,9 +288,16 @@ class Residuals:
                 if fork is None:
                     continue
                 short, long = flow.between(fork, one), flow.between(fork, two)
-                counts = len(flow.layers(short)), len(flow.layers(long))
+                short_layers, long_layers = (
+                    [at for at in path if flow[at].is_layer or self._is_kept_layer(at)]
+                    for path in (short, long)
+                )
+                counts = len(short_layers), len(long_layers)
                 if counts == (1, 2) and flow.is_linear(short) and flow.is_linear(long):
-                    self.adapters.update(flow.layers(long))
+                    self.adapters.update(long_layers)
+
+    def _is_kept_layer(self, at: int) -> bool:
+        return self._flow[at].kept and self._flow[at].name in LINEAR
 
     def _repeats(self, path: set[int]) -> bool:
         """Whether a skip path repeats a smaller value along an axis."""
@@ -347,7 +359,8 @@ class Residuals:
         biases = set()
         while len(self._flow.users[at]) == 1:
             user = self._flow[self._flow.users[at][0]]
-            if len(user.preds) != 1 or user.name not in ("add", "convert_element_type"):
+            moves = ("add", "convert_element_type", "transpose")
+            if len(user.preds) != 1 or user.name not in moves:
                 break
             if any(view.size > 1 for _, use in user.uses for view in use.views):
                 biases.add(user.id)
@@ -406,6 +419,7 @@ class Residuals:
         branch.zeroing = {at for at in main if self.vanishes(branch, at)}
         inside = branch.region | self._flow.between(branch.fork, branch.sum)
         ways_out = {at for at in branch.region if not inside.issuperset(self._flow.users[at])}
+        ways_out |= branch.region.intersection(self._trace.outputs)
         branch.leaving = ways_out & {*main}
         branch.leaving |= {at for at in main for end in ways_out if self._flow.between(at, end)}
         if not branch.zeroing:
@@ -459,7 +473,8 @@ class Residuals:
         if any(flow[each].starts_as_zeros or flow[each].kept for each in path):
             return False
         if product.name == "dot_general":
-            return flow[two].size < flow[one].size and not _free_axes(product, two, flow)
+            weighs = any(flow.shares(flow[at]) or flow[at].name == "logistic" for at in factor)
+            return flow[two].size < flow[one].size and not _free_axes(product, two, flow) and weighs
         full, repeated = map(self._size_before_repeat, (one, two))
         are_parts = self._splits(path) and self._splits(factor)
         plain = not flow.layers(path) and two not in flow.normalized and not are_parts

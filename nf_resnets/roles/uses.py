@@ -76,6 +76,8 @@ def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
                     groups = node.options.get("feature_group_count", 1)
                 if node.id in residuals.adapters and kind is Kind.WEIGHT:
                     kind = Kind.ADAPTER
+                if kind is Kind.SCALAR_BIAS and trace.shapes[view.leaf] == (1,):
+                    kind = Kind.BIAS if _has_one_output(flow, node) else kind
                 uses[view.leaf].append(Use(node.id, view, kind, *places.of(node), axes, groups))
     return uses
 
@@ -200,13 +202,27 @@ def _axes(view: View, letters: Sequence[str], shape: tuple[int, ...]) -> tuple[s
     return tuple(word)
 
 
+def _has_one_output(flow: Flow, step: Node) -> bool:
+    """Whether a step takes what a layer with one output gives, moved alone."""
+    layer = flow[_layer_behind_moves(flow, step.preds[0])]
+    if not layer.is_layer:
+        return False
+    at, kernel = layer.uses[0]
+    pairs = zip(_letters(layer, at, kernel), kernel.shape, strict=True)
+    return all(length == 1 for letter, length in pairs if letter == "O")
+
+
+def _layer_behind_moves(flow: Flow, at: int) -> int:
+    while not flow[at].is_layer and flow[at].name in MOVES and len(flow[at].preds) == 1:
+        at = flow[at].preds[0]
+    return at
+
+
 def bias_owner(flow: Flow, use: Use) -> int | None:
     """The layer to whose output a bias vector is added, through moves alone, or to its sum."""
     if use.place is Place.SUM and use.branch is not None:
         return max(use.branch.last, default=None)
-    at = flow[use.node].preds[0]
-    while not flow[at].is_layer and flow[at].name in MOVES and len(flow[at].preds) == 1:
-        at = flow[at].preds[0]
+    at = _layer_behind_moves(flow, flow[use.node].preds[0])
     return at if flow[at].is_layer else None
 
 

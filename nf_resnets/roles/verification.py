@@ -84,10 +84,13 @@ class _Check:
         self.inputs = jax.tree.map(self._input, tuple(inputs))
         self.tries = _TRIES if any(map(_is_key, jax.tree.leaves(self.inputs))) else 1
         self.drawn = [self._draw(leaf, v) for leaf, v in zip(self.leaves, given, strict=True)]
-        layers = [*enumerate(self.leaves)]
-        layers = [(at, leaf) for at, leaf in layers if leaf.role is Role.BRANCH and leaf.weight]
-        self.last = [at for at, leaf in layers if leaf.layer == leaf.m]
-        self.others = [at for at, leaf in layers if leaf.layer != leaf.m]
+        layers = [(at, leaf) for at, leaf in enumerate(self.leaves) if leaf.role is Role.BRANCH]
+        last = [(at, leaf) for at, leaf in layers if leaf.layer == leaf.m]
+        self.last = [at for at, leaf in last if leaf.weight]
+        self.others = [at for at, leaf in layers if leaf.weight and leaf.layer != leaf.m]
+        # The bias vectors of last layers, which a gate may follow. Those that rules name may be
+        # another layer's, and show it.
+        self.last_biases = [at for at, leaf in last if not leaf.weight and role_map.rules is None]
 
         def loss(floats: Sequence[jax.Array], inputs: Any) -> jax.Array:
             values = [*self.drawn]
@@ -146,7 +149,7 @@ class _Check:
 
     def last_layers_make_branches_vanish(self) -> None:
         """Refuses layers that are not last and change the output beside last layers of zeros."""
-        zeroed = _replaced(self.drawn, self.last, np.zeros_like)
+        zeroed = _replaced(self.drawn, self.last + self.last_biases, np.zeros_like)
         gradients = self.gradients(zeroed)
         # Weights that a network divides by their length cannot be 0.
         if not _are_finite(gradients.values()):

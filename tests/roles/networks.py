@@ -555,6 +555,11 @@ def low_rank_on_data():
 
 
 @case
+def low_rank_kept():
+    return dataclasses.replace(low_rank_on_data(), options={"keep": "_[ab]$"})
+
+
+@case
 def low_rank_on_weights():
     return low_rank(lambda x, p, n: x @ (p[n] + 2.0 * p[n + "_a"] @ p[n + "_b"]))
 
@@ -682,6 +687,33 @@ def linear_attention():
 
 
 @case
+def causal_linear_attention():
+    """The queries are as small a factor as a router's numbers, but no shares."""
+
+    def body(p, x):
+        q, k = jax.nn.relu(x @ p["q"]), jax.nn.relu(x @ p["k"])
+        state = jnp.cumsum(jnp.einsum("btd,bte->btde", k, x @ p["v"]), 1)
+        return x + jnp.einsum("btd,btde->bte", q, state) @ p["o"]
+
+    return on_tokens(body, attention_params, 2, branches="#q,#k,#v #o")
+
+
+@case
+def keys_returned():
+    def network(p, t):
+        x, returned = p["emb"][t], []
+        for layer in (p["l0"], p["l1"]):
+            q, k, v = (split_heads(x @ layer[name]) for name in "qkv")
+            x = x + attention(q, k, v).reshape(x.shape) @ layer["o"]
+            returned.append(k)
+        return x @ p["out"], returned
+
+    params = {"emb": f(VOCABULARY, D), **blocks(attention_params, 2), "out": f(D, 9)}
+    known = {"embedding": "emb", "head": "out"}
+    return Case(network, params, (tokens(),), each("#q,#k,#v #o", 2), known)
+
+
+@case
 def norm_behind_the_sum():
     def body(p, x):
         return layer_norm(x + feed(p, x), p["scale"], p["shift"])
@@ -766,6 +798,73 @@ def rezero():
 
 
 @case
+def dropped():
+    """A choice of zeros is linear in what it chooses from, so that a multiplier may stand there."""
+
+    def body(p, x):
+        h = jnp.tanh(x @ p["w1"]) @ p["w2"]
+        return x + jnp.where(jnp.arange(2)[:, None] > 0, p["alpha"] * h, 0.0)
+
+    return on_vectors(
+        body, lambda: two() | {"alpha": f()}, branches=TWO, roles={"multiplier": "l0/alpha"}
+    )
+
+
+@case
+def one_output():
+    """The bias vector of a layer with one output is no scalar bias."""
+
+    def body(p, x):
+        return x + jax.nn.relu(x @ p["w1"] + p["b1"]) @ p["w2"]
+
+    layers = {"w1": f(D, 1), "b1": f(1), "w2": f(1, D)}
+    return on_vectors(body, lambda: layers, branches=TWO, roles={"bias": "l0/b1"})
+
+
+@case
+def gated_end():
+    """Where its last layer is zero, its bias vector would still pass the gate on."""
+
+    def body(p, x):
+        h = jnp.tanh(x @ p["w1"] + p["b1"])
+        return x + jax.nn.sigmoid(h @ p["w2"]) * (h @ p["w3"] + p["b3"])
+
+    layers = two() | {"w3": f(D, D), "b1": f(D), "b3": f(D)}
+    return on_vectors(body, lambda: layers, branches="#w1 #w2,#w3", roles={"bias": "l0/b3"})
+
+
+@case
+def examples_under_vmap():
+    def body(p, x):
+        return x + p["w2"] @ jnp.tanh(p["w1"] @ x) + p["b"]
+
+    def network(p, x):
+        def example(x):
+            x = p["in"] @ x
+            return p["head"] @ body(p["l1"], body(p["l0"], x))
+
+        return jax.vmap(example)(x)
+
+    params = {"in": f(D, 8), **blocks(lambda: two() | {"b": f(D)}, 2), "head": f(10, D)}
+    known = {"stem": "in", "head": "head", "bias": "l0/b l1/b"}
+    return Case(network, params, (f(2, 8),), each(TWO, 2), known)
+
+
+@case
+def mean_of_two_heads():
+    """Neither head skips the other, though each takes a part of one value."""
+    params = {"in": f(8, D), **blocks(two, 2), "one": f(16, 10), "two": f(16, 10)}
+
+    def network(p, x):
+        x = x @ p["in"]
+        for layer in (p["l0"], p["l1"]):
+            x = x + jnp.tanh(x @ layer["w1"]) @ layer["w2"]
+        return (x[:, :16] @ p["one"] + x[:, 16:] @ p["two"]) / 2
+
+    return Case(network, params, (f(2, 8),), each(TWO, 2), {"stem": "in", "head": "one two"})
+
+
+@case
 def temperature():
     """A scalar in a branch that is no multiplier of it."""
 
@@ -795,11 +894,11 @@ def reversible():
     return on_vectors(body, lambda: layers, branches="", doubt="'l0/f1'.*expected parts=")
 
 
-@case
-def two_outputs_of_a_block():
+def two_outputs(width):
     """WaveNet: the last block's ``res`` leads nowhere."""
-    params = {"in": f(8, D), "h1": f(D, D), "h2": f(D, 10)}
-    params |= blocks(lambda: {name: f(D, D) for name in ("f", "g", "res", "skip")}, 3)
+    params = {"in": f(8, D), "h1": f(width, D), "h2": f(D, 10)}
+    layers = {name: f(D, D) for name in ("f", "g", "res")} | {"skip": f(D, width)}
+    params |= blocks(lambda: layers, 3)
 
     def network(p, x):
         x, out = x @ p["in"], 0.0
@@ -810,6 +909,16 @@ def two_outputs_of_a_block():
         return jax.nn.relu(jax.nn.relu(out) @ p["h1"]) @ p["h2"]
 
     return Case(network, params, (f(2, 8),), doubt="'l0/skip'.*projections=")
+
+
+@case
+def two_outputs_of_a_block():
+    return two_outputs(D)
+
+
+@case
+def two_outputs_of_unequal_widths():
+    return two_outputs(24)
 
 
 @case
