@@ -10,7 +10,7 @@ import collections
 from collections.abc import Sequence
 
 from nf_resnets.roles.flow import Flow
-from nf_resnets.roles.graph import Node
+from nf_resnets.roles.graph import MOVES, Node
 
 _Tag = tuple[int, int]
 """What is known of an axis of a value: the layer and the axis of its kernel that give it, or:"""
@@ -19,23 +19,27 @@ _SHARES = (-1, 1)  # along it the numbers add up to 1, or one is 1
 _WEIGHED = (-1, 2)  # along it are copies, each multiplied by a share
 
 
-def copied_axes(flow: Flow) -> dict[int, set[int]]:
-    """The axes of kernels that are copies, by node."""
-    copies = _Copies(flow)
-    for node in flow.nodes:
-        copies.tags[node.id] = copies.after(node)
-    return copies.found
+class Copies:
+    """What is known of the axes of a network's values.
 
+    Attributes:
+      found: by node, the axes of kernels that are copies.
+    """
 
-class _Copies:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self.tags: dict[int, list[_Tag]] = {}  # by node, for each axis
+        self._tags: dict[int, list[_Tag]] = {}  # by node, for each axis
         self.found: dict[int, set[int]] = collections.defaultdict(set)
+        for node in flow.nodes:
+            self._tags[node.id] = self._after(node)
 
-    def after(self, node: Node) -> list[_Tag]:
+    def of_kernel(self, at: int) -> set[int]:
+        """The axes of a value that a layer's kernel gives."""
+        return {p for p, tag in enumerate(self._tags[at]) if tag not in (_PLAIN, _SHARES)}
+
+    def _after(self, node: Node) -> list[_Tag]:
         """The tags of a step's result."""
-        before = [self.tags[pred] for pred in node.preds]
+        before = [self._tags[pred] for pred in node.preds]
         if node.name == "dot_general" and node.is_layer:
             return self._after_layer(node, before[0])
         if node.name == "dot_general" and len(before) == 2:
@@ -57,7 +61,7 @@ class _Copies:
                     tags[p] = self._weighed(tags[p], others[p], before)
                 elif lengths[p] == length and tags[p] == _PLAIN:
                     tags[p] = others[p]
-        for p in self._flow.shares(node):
+        for p in self._shares(node):
             tags[p] = _SHARES
         return tags
 
@@ -96,6 +100,30 @@ class _Copies:
     def _note(self, tag: _Tag) -> None:
         if tag[0] >= 0:
             self.found[tag[0]].add(tag[1])
+
+    def _shares(self, node: Node) -> Sequence[int]:
+        """The axes along which a step's numbers are shares: divided by their sum, or one-hot."""
+        flow = self._flow
+        if node.name == "div" and len(node.preds) == 2:
+            at = node.preds[1]
+            while flow[at].name in MOVES and len(flow[at].preds) == 1:
+                at = flow[at].preds[0]
+            is_sum = flow[at].name == "reduce_sum" and flow[at].preds[0] == node.preds[0]
+            return flow[at].options["axes"] if is_sum else ()
+        if node.name == "eq" and len(node.preds) == 1 and node.constants:
+            return [p for p in range(len(node.shape)) if self._is_repeated(node, p)]
+        return ()
+
+    def _is_repeated(self, node: Node, axis: int) -> bool:
+        """Whether a step's operand is one number along an axis of the result."""
+        operand = self._flow[node.preds[0]]
+        if operand.name == "broadcast_in_dim":
+            dimensions = operand.options["broadcast_dimensions"]
+            if axis not in dimensions:
+                return True
+            shape = self._flow[operand.preds[0]].shape
+            return shape[dimensions.index(axis)] < node.shape[axis]
+        return len(operand.shape) == len(node.shape) and operand.shape[axis] < node.shape[axis]
 
 
 def _free(axes: Sequence[object], *taken: Sequence[int]) -> list[int]:

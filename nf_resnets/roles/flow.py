@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import heapq
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Set
 
 import numpy as np
 
@@ -111,29 +111,6 @@ class Flow:
                 return False
             at = node.preds[0]
         return False
-
-    def shares(self, node: Node) -> Sequence[int]:
-        """The axes along which a step's numbers are shares: divided by their sum, or one-hot."""
-        if node.name == "div" and len(node.preds) == 2:
-            at = node.preds[1]
-            while self[at].name in MOVES and len(self[at].preds) == 1:
-                at = self[at].preds[0]
-            is_sum = self[at].name == "reduce_sum" and self[at].preds[0] == node.preds[0]
-            return self[at].options["axes"] if is_sum else ()
-        if node.name == "eq" and len(node.preds) == 1 and node.constants:
-            return [p for p in range(len(node.shape)) if self._is_repeated(node, p)]
-        return ()
-
-    def _is_repeated(self, node: Node, axis: int) -> bool:
-        """Whether a step's operand is one number along an axis of the result."""
-        operand = self[node.preds[0]]
-        if operand.name == "broadcast_in_dim":
-            dimensions = operand.options["broadcast_dimensions"]
-            if axis not in dimensions:
-                return True
-            shape = self[operand.preds[0]].shape
-            return shape[dimensions.index(axis)] < node.shape[axis]
-        return len(operand.shape) == len(node.shape) and operand.shape[axis] < node.shape[axis]
 
     def fork(self, skip: int, branch: int) -> int | None:
         """The last node that all of ``skip`` passes through and ``branch`` depends on."""

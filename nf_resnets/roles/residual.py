@@ -13,6 +13,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 
+from nf_resnets.roles.copies import Copies
 from nf_resnets.roles.flow import NONE, SUMS, Factor, Flow, times
 from nf_resnets.roles.graph import LINEAR, Loops, Node, Trace
 
@@ -71,6 +72,7 @@ class Residuals:
       branches: one for each sum and summand, in the order of computation.
       adapters: the layers of low-rank additions to others, ``W x + B A x``.
       doubts: what cannot be known, a sentence each.
+      copies: of the layers.
       count: ``L``, the number of branches with all turns of loops.
     """
 
@@ -83,7 +85,7 @@ class Residuals:
         projections: bool | None = None,
         parts: bool | None = None,
     ) -> None:
-        self._trace, self._flow = trace, flow
+        self._trace, self._flow, self.copies = trace, flow, Copies(flow)
         self._projections, self._parts = projections, parts
         self.branches: list[Residual] = []
         self.adapters: set[int] = set()
@@ -195,9 +197,7 @@ class Residuals:
                 if fork is None or fork == term or not flow[fork].is_float:
                     continue
                 path = flow.between(fork, skip)
-                if flow[fork].name != "input" and (
-                    self._repeats(path) or flow[skip].size < node.size
-                ):
+                if self._repeats(path) or flow[skip].size < node.size:
                     continue  # a shift by a condition, and no stream
                 if self._adds_up(path, node):
                     continue
@@ -463,8 +463,8 @@ class Residuals:
     def _is_gate(self, product: Node, one: int, two: int, path: set[int], factor: set[int]) -> bool:
         """Whether ``two``, where a factor ends, is one of ``one``, where a path without it ends.
 
-        It is repeated, weighs the terms of a sum, or stands beside a path without layers. Parts of
-        one value are what two layers would give, and neither is without.
+        It is repeated, weighs what copies of a layer give, or stands beside a path without layers.
+        Parts of one value are what two layers would give, and neither is without.
         """
         flow = self._flow
         if flow[one].size < flow[two].size:
@@ -473,8 +473,11 @@ class Residuals:
         if any(flow[each].starts_as_zeros or flow[each].kept for each in path):
             return False
         if product.name == "dot_general":
-            weighs = any(flow.shares(flow[at]) or flow[at].name == "logistic" for at in factor)
-            return flow[two].size < flow[one].size and not _free_axes(product, two, flow) and weighs
+            if flow[two].size >= flow[one].size or _free_axes(product, two, flow):
+                return False
+            summed = product.options["dimension_numbers"][0][product.preds.index(one)]
+            of_kernel, free = self.copies.of_kernel(one), _free_axes(product, one, flow)
+            return of_kernel.issuperset(summed) and (not summed or not of_kernel.isdisjoint(free))
         full, repeated = map(self._size_before_repeat, (one, two))
         are_parts = self._splits(path) and self._splits(factor)
         plain = not flow.layers(path) and two not in flow.normalized and not are_parts
@@ -563,8 +566,8 @@ class Residuals:
         return max(branch.region) in zero or any(end in zero for end in ends)
 
 
-def _free_axes(product: Node, operand: int, flow: Flow) -> int:
-    """How many axes of an operand of a dot product are in its result alone."""
+def _free_axes(product: Node, operand: int, flow: Flow) -> set[int]:
+    """The axes of an operand of a dot product that are in its result alone."""
     contracted, batch = product.options["dimension_numbers"]
     side = product.preds.index(operand)
-    return len(flow[operand].shape) - len(contracted[side]) - len(batch[side])
+    return {*range(len(flow[operand].shape))} - {*contracted[side], *batch[side]}

@@ -7,7 +7,6 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-from nf_resnets.roles.copies import copied_axes
 from nf_resnets.roles.flow import Flow
 from nf_resnets.roles.graph import LINEAR, MOVES, Node, Trace
 from nf_resnets.roles.residual import Residual, Residuals
@@ -61,7 +60,6 @@ class Use:
 def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
     """The uses of each leaf, in the order of computation."""
     places = _Places(flow, residuals)
-    copies = copied_axes(flow)
     uses: list[list[Use]] = [[] for _ in trace.paths]
     for node in flow.nodes:
         for at, derived in node.uses:
@@ -70,8 +68,8 @@ def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
                 axes: tuple[str, ...] = ()
                 groups = 1
                 if kind in (Kind.WEIGHT, Kind.ADAPTER):
-                    letters = _letters(node, at, derived)
-                    letters = ["N" if p in copies[node.id] else c for p, c in enumerate(letters)]
+                    letters, copies = _letters(node, at, derived), residuals.copies.found[node.id]
+                    letters = ["N" if p in copies else c for p, c in enumerate(letters)]
                     axes = _axes(view, letters, trace.shapes[view.leaf])
                     groups = node.options.get("feature_group_count", 1)
                 if node.id in residuals.adapters and kind is Kind.WEIGHT:

@@ -699,6 +699,18 @@ def causal_linear_attention():
 
 
 @case
+def attention_of_one_query():
+    """As small a factor, too; what it weighs are no copies of a layer."""
+
+    def body(p, x):
+        q, k, v = (x.mean(1) @ p["q"]), x @ p["k"], x @ p["v"]
+        weights = jax.nn.softmax(jnp.einsum("bd,btd->bt", q, k))
+        return x + (jnp.einsum("bt,btd->bd", weights, v) @ p["o"])[:, None]
+
+    return on_tokens(body, attention_params, 2, branches="#q,#k,#v #o")
+
+
+@case
 def keys_returned():
     def network(p, t):
         x, returned = p["emb"][t], []
