@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from nf_resnets.norm_free.norms import MOVED
 from nf_resnets.norm_free.rewriting import Part
-from nf_resnets.roles.flow import ELEMENTWISE, NONE, Flow
-from nf_resnets.roles.graph import Node, Trace
-from nf_resnets.roles.residual import Residual, Residuals
-from nf_resnets.roles.uses import Kind, Place, Use, bias_owner
+from nf_resnets.roles.flow import ELEMENTWISE, NONE
+from nf_resnets.roles.graph import Node
+from nf_resnets.roles.reading import Reading
+from nf_resnets.roles.residual import Residual
+from nf_resnets.roles.uses import Kind, Place, bias_owner
 from nf_resnets.schemes import Anatomy
 
 ACTIVATIONS = frozenset({
@@ -34,17 +35,10 @@ STEPS_OF_ACTIVATIONS = (ELEMENTWISE | ACTIVATIONS | {"pow", "sign", "erf_inv"}) 
 class Insertion:
     """The parts of a scheme in a network, and by edge those that its value goes through."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        flow: Flow,
-        residuals: Residuals,
-        uses: Sequence[Sequence[Use]],
-        anatomy: Anatomy,
-        replaced: set[tuple[int, int]],
-    ) -> None:
-        self._trace, self._flow, self._residuals = trace, flow, residuals
-        self._uses = [use for some in uses for use in some]
+    def __init__(self, reading: Reading, anatomy: Anatomy, replaced: set[tuple[int, int]]) -> None:
+        self._graph, self._flow = reading.trace.graph, reading.flow
+        self._residuals = reading.residuals
+        self._uses = [use for some in reading.uses for use in some]
         self._replaced = replaced
         self.parts: list[Part] = []
         self.edges: dict[tuple[int, int], list[Part]] = collections.defaultdict(list)
@@ -54,7 +48,7 @@ class Insertion:
         if name.startswith("bias_"):  # of which a place may have several
             alike = [p for p in self.parts if p.place == place and p.name.startswith(name)]
             name += f"_{len(alike) + 1}"
-        loops = self._trace.graph.in_turn(node.loops)
+        loops = self._graph.in_turn(node.loops)
         part = Part(place, name, operation, loops, **more)
         self.parts.append(part)
         return part
@@ -105,10 +99,10 @@ class Insertion:
 
     def _by_turn(self, branch: Residual, values: np.ndarray) -> np.ndarray:
         """Constants of branches, in the order in which the loops around one cut them."""
-        graph = self._trace.graph
-        result = np.empty([length for _, length in graph.in_turn(branch.loops)], np.float32)
+        lengths = [length for _, length in self._graph.in_turn(branch.loops)]
+        result = np.empty(lengths, np.float32)
         for turn, k in branch.numbers.items():
-            slices = graph.slice_at(branch.loops, turn)
+            slices = self._graph.slice_at(branch.loops, turn)
             result[tuple(at for at in slices if isinstance(at, int))] = values[k - 1]
         return result
 

@@ -87,7 +87,7 @@ class _Finder:
         start = flow.above[at]
         if len(node.preds) == 1:
             leaves = self._running(node)
-            start = self._behind_moves(node.preds[0])
+            start = self._flow.behind_moves(node.preds[0], MOVED)
             start = flow[start].preds[0] if any(key[0] == start for key in leaves) else start
         else:
             start = self._uncentred(start)
@@ -138,7 +138,7 @@ class _Finder:
             region = flow.between(start, node.id) if start != NONE else set()
             if node.id in flow.in_norm or not region or flow.layers(region):
                 continue
-            origin = flow[self._behind_moves(start)]
+            origin = flow[flow.behind_moves(start, MOVED)]
             signed = origin.uses or origin.name in (*SUMS, "input", "carry", "cut")
             if not signed:  # weights, as a softmax's, are divided by their sum
                 continue
@@ -151,22 +151,17 @@ class _Finder:
         """What replaces running statistics: the root, and the mean that was subtracted before."""
         leaves = {(node.id, at): 1.0 for at, use in node.uses if use.rooted}
         leaves |= {(node.id, at): 1.0 for at, constant in node.constants if constant.rooted}
-        before = self._flow[self._behind_moves(node.preds[0])]
+        before = self._flow[self._flow.behind_moves(node.preds[0], MOVED)]
         if before.name == "sub" and len(before.preds) == 1:
             leaves |= {(before.id, at): 0.0 for at, each in before.constants if each.size > 1}
             leaves |= {key: n for key, n in self._neutral.items() if key[0] == before.id}
         return leaves
 
-    def _behind_moves(self, at: int) -> int:
-        while self._flow[at].name in MOVED and len(self._flow[at].preds) == 1:
-            at = self._flow[at].preds[0]
-        return at
-
     def _uncentred(self, start: int) -> int:
         """What a mean was subtracted from, written before the root's step in one place."""
         if start == NONE:
             return start
-        top = self._behind_moves(start)
+        top = self._flow.behind_moves(start, MOVED)
         above = self._flow.above[top]
         if self._flow[top].name != "sub" or above == NONE:
             return start

@@ -21,16 +21,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nf_resnets import roles, schemes
+from nf_resnets import schemes
 from nf_resnets.norm_free.insertion import Insertion
 from nf_resnets.norm_free.norms import Norm, norms_of
 from nf_resnets.norm_free.rewriting import Edits, Part, Places, run
 from nf_resnets.roles import Leaf, Role, RoleMap
-from nf_resnets.roles.flow import Flow
-from nf_resnets.roles.graph import Trace, trace
-from nf_resnets.roles.residual import Residuals
+from nf_resnets.roles.graph import trace
+from nf_resnets.roles.reading import Reading
 from nf_resnets.roles.running import Path
-from nf_resnets.roles.uses import Use, uses_of
+from nf_resnets.roles.uses import Use
 from nf_resnets.schemes import Scheme
 
 
@@ -113,26 +112,24 @@ def norm_free(
     """
     chosen = schemes.get(scheme)
     _refuse_scheme(chosen)
-    roles.read(network, params, *inputs, **answers).check_depth(depth)
+    reading = Reading(trace(network, params, *inputs), **answers)
+    reading.role_map(params).check_depth(depth)
     treedef: Any = jax.tree.structure(params)
     leaves = jax.tree.leaves(params)
     shapes = [_shape(leaf) for leaf in leaves]
 
-    def plan(tree: Any, inputs: Any) -> _Plan:
-        return _Plan(trace(network, tree, *inputs), chosen, keep, answers)
-
-    first = plan(params, inputs)
+    first = _Plan(reading, chosen, keep)
 
     def apply(params: Any, *inputs: Any) -> Any:
         given = treedef.flatten_up_to(params["network"])
         given = [shapes[at] if at in first.gone else leaf for at, leaf in enumerate(given)]
-        now = plan(treedef.unflatten(given), inputs)
+        traced = trace(network, treedef.unflatten(given), *inputs)
+        now = _Plan(Reading(traced, **answers), chosen, keep)
         if now.expected != first.expected:
             raise ValueError(
                 f"for these inputs the network has the parts {_differing(now, first)}; expected "
                 f"{_differing(first, now)}, as for the inputs that it was made with."
             )
-        traced = now.trace
         # Nothing depends on a leaf that is gone.
         arrays = [
             jnp.ones(given[at].shape, given[at].dtype) if at in first.gone else given[at]
@@ -153,12 +150,9 @@ def norm_free(
 class _Plan:
     """What changes in a program."""
 
-    def __init__(self, traced: Trace, scheme: Scheme, keep: str | None, answers: Any) -> None:
-        self.trace, self.scheme = traced, scheme
-        self._flow = flow = Flow(traced)
-        residuals = Residuals(traced, flow, **answers)
-        self._uses = uses_of(traced, flow, residuals)
-        norms = norms_of(traced, flow, self._uses)
+    def __init__(self, reading: Reading, scheme: Scheme, keep: str | None) -> None:
+        self.scheme, traced, flow = scheme, reading.trace, reading.flow
+        norms = norms_of(traced, flow, reading.uses)
         kept = _kept(norms, keep)
         self.removed = [norm for norm in norms if norm not in kept]
         faults = [norm.fault for norm in self.removed if norm.fault]
@@ -167,7 +161,7 @@ class _Plan:
         # The divisions by roots in norms that stay.
         self.num_kept = sum(len(flow.normalized & norm.nodes) for norm in kept)
         replaced = {key for norm in self.removed for key in norm.leaves}
-        insertion = Insertion(traced, flow, residuals, self._uses, scheme.anatomy, replaced)
+        insertion = Insertion(reading, scheme.anatomy, replaced)
         self.parts = insertion.parts
         places = Places(traced, flow)
         numbers: dict[Path, dict[int, float]] = collections.defaultdict(dict)
@@ -185,16 +179,17 @@ class _Plan:
                 there = parts[path].setdefault(at, [])
                 there += [part for part in some if part not in there]
         self.edits = Edits(numbers, parts)
+
+        def is_replaced(use: Use) -> bool:
+            operands = [at for at, each in flow[use.node].uses if use.view in each.views]
+            return all((use.node, at) in replaced for at in operands)
+
         # The leaves, as jax.tree.leaves numbers them, on which nothing depends any more.
         self.gone = {
             traced.positions[leaf]
-            for leaf, uses in enumerate(self._uses)
-            if uses and all(self._is_replaced(use, replaced) for use in uses)
+            for leaf, uses in enumerate(reading.uses)
+            if uses and all(map(is_replaced, uses))
         }
-
-    def _is_replaced(self, use: Use, replaced: set[tuple[int, int]]) -> bool:
-        operands = [at for at, each in self._flow[use.node].uses if use.view in each.views]
-        return all((use.node, at) in replaced for at in operands)
 
     @property
     def expected(self) -> dict[tuple[str, str], tuple[int, ...]]:
@@ -255,15 +250,15 @@ def _differing(one: _Plan, two: _Plan) -> list[str]:
 
 def _checked(apply: Any, new: Any, inputs: Any, plan: _Plan, answers: Any) -> RoleMap:
     """The roles of the new network, if it is what it is meant to be."""
-    traced = trace(apply, new, *inputs)
-    flow = Flow(traced)
+    reading = Reading(trace(apply, new, *inputs), **answers)
+    traced, flow = reading.trace, reading.flow
     left = [flow[at] for at in sorted(flow.normalized)]
     if len(left) > plan.num_kept:
         raise ValueError(
             f"{len(left) - plan.num_kept} divisions by the root of a statistic are left, such as "
             f"{left[0].name} {list(left[0].shape)}; expected norms of one input each."
         )
-    role_map = roles.read(apply, new, *inputs, alpha=plan.scheme.anatomy.alpha, **answers)
+    role_map = reading.role_map(new, plan.scheme.anatomy.alpha)
     parts = {"/".join(("parts", *part.key)): part for part in plan.parts}
     views = (view for node in flow.nodes for _, use in node.uses for view in use.views)
     used = {traced.paths[view.leaf] for view in views}

@@ -10,7 +10,7 @@ import collections
 from collections.abc import Sequence
 
 from nf_resnets.roles.flow import Flow
-from nf_resnets.roles.graph import MOVES, Node
+from nf_resnets.roles.graph import Node
 
 _Tag = tuple[int, int]
 """What is known of an axis of a value: the layer and the axis of its kernel that give it, or:"""
@@ -105,9 +105,7 @@ class Copies:
         """The axes along which a step's numbers are shares: divided by their sum, or one-hot."""
         flow = self._flow
         if node.name == "div" and len(node.preds) == 2:
-            at = node.preds[1]
-            while flow[at].name in MOVES and len(flow[at].preds) == 1:
-                at = flow[at].preds[0]
+            at = flow.behind_moves(node.preds[1])
             is_sum = flow[at].name == "reduce_sum" and flow[at].preds[0] == node.preds[0]
             return flow[at].options["axes"] if is_sum else ()
         if node.name == "eq" and len(node.preds) == 1 and node.constants:

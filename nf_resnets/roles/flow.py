@@ -148,6 +148,12 @@ class Flow:
         """The layers of a region, in order."""
         return sorted(at for at in region if self[at].is_layer)
 
+    def behind_moves(self, at: int, moves: Set[str] = MOVES) -> int:
+        """What a value was before it was moved."""
+        while self[at].name in moves and len(self[at].preds) == 1:
+            at = self[at].preds[0]
+        return at
+
     def layer_before(self, at: int) -> int:
         """The layer whose output a value is, moved and shifted, or where its one way back ends."""
         while at != NONE and not self[at].is_layer and len(self[at].preds) == 1:

@@ -81,26 +81,45 @@ def read(
         1: 'block_1/up', 'block_1/down'
         2: 'block_2/up', 'block_2/down'
     """
-    traced = trace(network, params, *inputs)
-    kept = _kept(traced, keep)
-    for node in traced.graph.nodes:
-        views = [view for _, use in node.uses for view in use.views]
-        node.kept = bool(views) and all(view.leaf in kept for view in views)
-    flow = Flow(traced)
-    residuals = Residuals(traced, flow, nested=nested, projections=projections, parts=parts)
-    reader = _Reader(traced, flow, residuals, alpha=alpha, kept=kept)
-    doubts = residuals.doubts + reader.doubts
-    if doubts:
-        more = f" ({len(doubts) - 1} more doubts follow.)" if doubts[1:] else ""
-        raise ValueError(doubts[0] + more)
-    flat, treedef = jax.tree_util.tree_flatten_with_path(params)
-    leaves = [Leaf(path_name(path), Role.KEEP) for path, _ in flat]
-    beside: list[tuple[int, ...]] = [()] * len(leaves)
-    for at, leaf, numbers in zip(traced.positions, reader.leaves, reader.beside, strict=True):
-        leaves[at], beside[at] = leaf, numbers
-    paths = tuple(path for path, _ in flat)
-    branches = _branches(residuals, leaves, reader.normalized())
-    return RoleMap(tuple(leaves), branches, None, treedef, paths, tuple(beside))
+    answers: dict[str, Any] = {"nested": nested, "projections": projections, "parts": parts}
+    return Reading(trace(network, params, *inputs), keep=keep, **answers).role_map(params, alpha)
+
+
+class Reading:
+    """What is read off a traced network, step by step.
+
+    Attributes:
+      trace: the network's graph.
+      flow: the order of its nodes.
+      residuals: its branches.
+      uses: those of each leaf.
+    """
+
+    def __init__(self, trace: Trace, *, keep: str | None = None, **answers: Any) -> None:
+        self.trace, self.kept = trace, _kept(trace, keep)
+        for node in trace.graph.nodes:
+            views = [view for _, use in node.uses for view in use.views]
+            node.kept = bool(views) and all(view.leaf in self.kept for view in views)
+        self.flow = Flow(trace)
+        self.residuals = Residuals(trace, self.flow, **answers)
+        self.uses = uses_of(trace, self.flow, self.residuals)
+
+    def role_map(self, params: Any, alpha: bool = False) -> RoleMap:
+        """The roles of the tree that was traced, as :func:`read` gives them."""
+        reader = _Reader(self, alpha)
+        doubts = self.residuals.doubts + reader.doubts
+        if doubts:
+            more = f" ({len(doubts) - 1} more doubts follow.)" if doubts[1:] else ""
+            raise ValueError(doubts[0] + more)
+        flat, treedef = jax.tree_util.tree_flatten_with_path(params)
+        leaves = [Leaf(path_name(path), Role.KEEP) for path, _ in flat]
+        beside: list[tuple[int, ...]] = [()] * len(leaves)
+        places = self.trace.positions
+        for at, leaf, numbers in zip(places, reader.leaves, reader.beside, strict=True):
+            leaves[at], beside[at] = leaf, numbers
+        paths = tuple(path for path, _ in flat)
+        branches = _branches(self.residuals, leaves, reader.normalized())
+        return RoleMap(tuple(leaves), branches, None, treedef, paths, tuple(beside))
 
 
 def _kept(traced: Trace, keep: str | None) -> set[int]:
@@ -118,13 +137,10 @@ def _kept(traced: Trace, keep: str | None) -> set[int]:
 class _Reader:
     """Makes the leaves of uses; each method is about one leaf."""
 
-    def __init__(
-        self, traced: Trace, flow: Flow, residuals: Residuals, *, alpha: bool, kept: set[int]
-    ) -> None:
-        self._traced, self._flow, self._residuals = traced, flow, residuals
-        self._alpha, self._kept = alpha, kept
+    def __init__(self, reading: Reading, alpha: bool) -> None:
+        self._traced, self._flow, self._residuals = reading.trace, reading.flow, reading.residuals
+        self._uses, self._kept, self._alpha = reading.uses, reading.kept, alpha
         self.doubts: list[str] = []
-        self._uses = uses_of(traced, flow, residuals)
         self._weight_of = {
             use.node: at
             for at, uses in enumerate(self._uses)

@@ -202,7 +202,7 @@ def _axes(view: View, letters: Sequence[str], shape: tuple[int, ...]) -> tuple[s
 
 def _has_one_output(flow: Flow, step: Node) -> bool:
     """Whether a step takes what a layer with one output gives, moved alone."""
-    layer = flow[_layer_behind_moves(flow, step.preds[0])]
+    layer = flow[flow.behind_moves(step.preds[0])]
     if not layer.is_layer:
         return False
     at, kernel = layer.uses[0]
@@ -210,17 +210,11 @@ def _has_one_output(flow: Flow, step: Node) -> bool:
     return all(length == 1 for letter, length in pairs if letter == "O")
 
 
-def _layer_behind_moves(flow: Flow, at: int) -> int:
-    while not flow[at].is_layer and flow[at].name in MOVES and len(flow[at].preds) == 1:
-        at = flow[at].preds[0]
-    return at
-
-
 def bias_owner(flow: Flow, use: Use) -> int | None:
     """The layer to whose output a bias vector is added, through moves alone, or to its sum."""
     if use.place is Place.SUM and use.branch is not None:
         return max(use.branch.last, default=None)
-    at = _layer_behind_moves(flow, flow[use.node].preds[0])
+    at = flow.behind_moves(flow[use.node].preds[0])
     return at if flow[at].is_layer else None
 
 
