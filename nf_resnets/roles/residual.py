@@ -152,6 +152,8 @@ class Residuals:
         rest = [term for term in terms if term != skip]
         shortcut = flow.between(fork, skip)
         regions = [self._region(fork, term) for term in rest]
+        if not any(map(flow.layers, regions)):
+            return
         has_layer = flow.layers(shortcut) or any(map(self._is_kept_layer, shortcut))
         if has_layer and all(map(flow.is_linear, (shortcut, *regions))):
             return  # one linear map, as W x + B A x

@@ -362,6 +362,21 @@ def modulated():
 
 
 @case
+def modulated_by_parts():
+    """The scales and shifts of all branches are parts of one value, and no stream."""
+    params = {"in": f(8, D), "condition": f(8, 4 * D), **blocks(feed_params, 2), "head": f(D, 10)}
+
+    def network(p, x, condition):
+        x, parts = x @ p["in"], (condition @ p["condition"]).reshape(2, 2, 2, D)
+        for i in range(2):
+            x = x + feed(p[f"l{i}"], x * (1 + parts[:, i, 0]) + parts[:, i, 1])
+        return x @ p["head"]
+
+    known = {"stem": "in condition", "head": "head"}
+    return Case(network, params, (f(2, 8), f(2, 8)), each("#up #down", 2), known)
+
+
+@case
 def densely_connected():
     params = {"stem": f(3, 3, 3, 8), **{f"c{i}": f(3, 3, 8 + 4 * i, 4) for i in range(4)}}
     params["head"] = f(24, 10)
