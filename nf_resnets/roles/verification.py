@@ -169,7 +169,7 @@ class _Check:
     def last_layers_change_the_output(self) -> None:
         """Refuses a branch whose last layer does nothing."""
         scale = self.map.num_branches**-0.5  # so that the signal of many branches stays finite
-        values = _replaced(self.drawn, self.last, lambda value: value * scale)
+        values = _replaced(self.drawn, self.last, lambda v: (v * scale).astype(v.dtype))
         kept = [at for at in self.floats if self.leaves[at].role is Role.KEEP]
         hidden = [at for at in kept if not np.any(values[at])]  # such a gate would hide all
         values = _replaced(values, hidden, self._small)

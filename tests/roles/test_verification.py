@@ -54,6 +54,11 @@ def test_what_was_read_is_verified(name):
     roles.verify(case.network, case.params, role_map, *case.inputs)
 
 
+def test_weights_of_half_precision_are_verified():
+    half = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, jnp.bfloat16), TREE)
+    roles.verify(network, filled(half), roles.read(network, half, X), X)
+
+
 def test_layers_that_lead_out_of_their_branch_are_verified():
     case = CASES["two_outputs_of_a_block"]()
     role_map = roles.read(case.network, case.params, *case.inputs, projections=False)
