@@ -109,19 +109,9 @@ class Copies:
             is_sum = flow[at].name == "reduce_sum" and flow[at].preds[0] == node.preds[0]
             return flow[at].options["axes"] if is_sum else ()
         if node.name == "eq" and len(node.preds) == 1 and node.constants:
-            return [p for p in range(len(node.shape)) if self._is_repeated(node, p)]
+            lengths = zip(flow[node.preds[0]].shape, node.shape, strict=False)  # none of scalars
+            return [p for p, (before, after) in enumerate(lengths) if before < after]
         return ()
-
-    def _is_repeated(self, node: Node, axis: int) -> bool:
-        """Whether a step's operand is one number along an axis of the result."""
-        operand = self._flow[node.preds[0]]
-        if operand.name == "broadcast_in_dim":
-            dimensions = operand.options["broadcast_dimensions"]
-            if axis not in dimensions:
-                return True
-            shape = self._flow[operand.preds[0]].shape
-            return shape[dimensions.index(axis)] < node.shape[axis]
-        return len(operand.shape) == len(node.shape) and operand.shape[axis] < node.shape[axis]
 
 
 def _free(axes: Sequence[object], *taken: Sequence[int]) -> list[int]:

@@ -310,7 +310,8 @@ class Residuals:
     def _adds_up(self, path: set[int], sum_: Node) -> bool:
         """Whether a skip path is no stream: a loss or a count that begins there, or as zeros."""
         flow = self._flow
-        reduces = any(flow[at].name.startswith("reduce_") for at in path - flow.in_norm)
+        steps = (flow[at] for at in path - flow.in_norm)
+        reduces = any(step.name.startswith("reduce_") and "axes" in step.options for step in steps)
         is_side = not flow.is_linear(path) or not flow.leads_to_layer[sum_.id]
         is_number = not flow.layers(path) and reduces and is_side
         return is_number or any(flow[at].starts_as_zeros for at in path)

@@ -226,6 +226,23 @@ def pooled_shortcut():
 
 
 @case
+def pooled_last():
+    """No layer comes behind the last sum, whose skip path adds up its pixels."""
+    kernels = {name: f(3, 3, 16, 16) for name in ("c1", "c2")}
+    params = {"stem": f(3, 3, 3, 16), **blocks(lambda: kernels, 2)}
+
+    def network(p, x):
+        x = conv(x, p["stem"])
+        for layer in (p["l0"], p["l1"]):
+            skip = lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
+            x = skip + conv(jax.nn.relu(conv(x, layer["c1"], 2)), layer["c2"])
+        return x
+
+    known = {"stem": "stem"}
+    return Case(network, params, (images(),), each("#c1 #c2", 2), known, scales=(0.25, 1.0, 1.0))
+
+
+@case
 def inverted_bottleneck():
     def body(p, x):
         y = jax.nn.relu6(conv(x, p["expand"]))
