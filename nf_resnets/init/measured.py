@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from nf_resnets.roles import running
 from nf_resnets.roles.flow import Flow
-from nf_resnets.roles.graph import LINEAR, MOVES, Loops, Trace, trace
+from nf_resnets.roles.graph import LINEAR, Loops, Trace, trace
 from nf_resnets.roles.running import ENTERED, Path
-from nf_resnets.roles.views import View
+from nf_resnets.roles.views import MOVES, View
 
 Measure = Callable[..., tuple[jax.Array, jax.Array]]
 """``measure(equation, args, place, *more)`` gives the result of a step with the leaf set, and the

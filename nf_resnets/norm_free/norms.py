@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from nf_resnets.roles.flow import NONE, SUMS, Flow
-from nf_resnets.roles.graph import MOVES, Node, Trace
+from nf_resnets.roles.graph import Node, Trace
 from nf_resnets.roles.uses import Kind, Use
+from nf_resnets.roles.views import MOVES
 
 MOVED = MOVES - {"carry", "concatenate", "cut", "pad", "split", "stack"}
 _LEAVES = (Kind.NORM_SCALE, Kind.NORM_SHIFT, Kind.STATISTIC)

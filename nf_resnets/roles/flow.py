@@ -13,8 +13,8 @@ from collections.abc import Iterable, Set
 
 import numpy as np
 
-from nf_resnets.roles.graph import LINEAR, MOVES, Graph, Node, Trace
-from nf_resnets.roles.views import Constant
+from nf_resnets.roles.graph import LINEAR, Graph, Node, Trace
+from nf_resnets.roles.views import MOVES, Constant
 
 NONE = -1
 """What dominates the inputs."""

@@ -34,13 +34,6 @@ Loops = tuple[tuple[Path, int], ...]
 T = TypeVar("T")
 
 LINEAR = ("dot_general", "conv_general_dilated")
-MOVES = frozenset({
-    "broadcast_in_dim", "carry", "concatenate", "convert_element_type", "copy", "copy_p", "cut",
-    "dynamic_slice", "expand_dims", "name", "optimization_barrier", "pad", "pcast", "pvary",
-    "reduce_precision", "reshape", "rev", "sharding_constraint", "slice", "split", "squeeze",
-    "stack", "transpose",
-})  # fmt: skip
-"""Steps that move numbers and compute none."""
 
 
 @dataclasses.dataclass

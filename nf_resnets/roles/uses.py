@@ -8,10 +8,10 @@ import enum
 from collections.abc import Sequence
 
 from nf_resnets.roles.flow import Flow
-from nf_resnets.roles.graph import LINEAR, MOVES, Node, Trace
+from nf_resnets.roles.graph import LINEAR, Node, Trace
 from nf_resnets.roles.residual import Residual, Residuals
 from nf_resnets.roles.running import CALLS_OUTSIDE
-from nf_resnets.roles.views import Derived, View
+from nf_resnets.roles.views import MOVES, Derived, View
 
 
 class Kind(enum.StrEnum):
@@ -133,7 +133,7 @@ def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind
             return Kind.STATISTIC
         if flow.follows_norm(node.preds[0]):
             return Kind.NORM_SHIFT
-        return Kind.SCALAR_BIAS if is_scalar else Kind.BIAS
+        return (Kind.SCALAR_BIAS if view.linear else Kind.OTHER) if is_scalar else Kind.BIAS
     if node.name in ("mul", "div"):
         long_axes = sum(span.size > 1 for span in view.spans())
         if long_axes > 1 and any(flow[user].name == "reduce_sum" for user in flow.users[node.id]):
@@ -143,7 +143,7 @@ def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind
         users = flow.users[node.id]
         if users and flow.normalized.issuperset(users):
             return Kind.NORM_SCALE
-        return Kind.MULTIPLIER if is_scalar else Kind.OTHER
+        return Kind.MULTIPLIER if is_scalar and view.linear else Kind.OTHER
     return Kind.OTHER
 
 

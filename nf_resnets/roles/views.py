@@ -16,6 +16,15 @@ import numpy as np
 
 from nf_resnets.roles.running import Path
 
+MOVES = frozenset({
+    "broadcast_in_dim", "carry", "concatenate", "convert_element_type", "copy", "copy_p", "cut",
+    "dynamic_slice", "expand_dims", "name", "optimization_barrier", "pad", "pcast", "pvary",
+    "reduce_precision", "reshape", "rev", "sharding_constraint", "slice", "split", "squeeze",
+    "stack", "transpose",
+})  # fmt: skip
+"""Steps that move numbers and compute none."""
+_LINEAR = MOVES | {"dot_general", "gather", "mul", "neg", "reduce_sum"}
+
 
 class Span(NamedTuple):
     """``size`` steps of ``stride`` along an axis of a leaf.
@@ -45,6 +54,7 @@ class View:
     rooted: bool = False  # whether a square root was taken, as of a running variance
     contracted: bool = False  # whether it was multiplied with another leaf, as a low-rank factor is
     exact: bool = True  # whether its axes could be followed
+    linear: bool = True  # whether it was moved and multiplied alone, and no other function taken
     normalized: bool = False  # whether it was divided by its own length or deviation
     scale: float = 1.0  # the constant by which it was multiplied
 
@@ -218,6 +228,7 @@ def _move(
         axes=tuple(map(_none, shape)) if axes is None else axes,
         exact=exact,
         rooted=view.rooted or name in ("sqrt", "rsqrt"),
+        linear=view.linear and (name in _LINEAR or (name == "div" and at == 0)),
         scale=_scale(name, args, at, view.scale),
     )
 

@@ -909,6 +909,17 @@ def mean_of_two_heads():
 
 
 @case
+def gated_by_a_function():
+    """What a scalar is a multiplier by is no multiplier that a scheme could set to 1."""
+
+    def body(p, x):
+        return x + jax.nn.sigmoid(p["a"]) * (jnp.tanh(x @ p["w1"]) @ p["w2"] + jnp.exp(p["b"]))
+
+    layers = two() | {"a": f(), "b": f()}
+    return on_vectors(body, lambda: layers, branches=TWO, roles={"keep": "l0/a l0/b"})
+
+
+@case
 def temperature():
     """A scalar in a branch that is no multiplier of it."""
 
