@@ -54,7 +54,7 @@ def read(
         skip connection of another kind, as in a U-Net, ``"outer"`` where the short ones are part of
         a branch.
       projections: whether one layer beside a longer path is a shortcut; asked where it keeps the
-        shape, and where no layer follows.
+        shape, where no layer follows, and beside whole blocks.
       parts: whether a sum with a part of a split value ends a residual branch, as in a reversible
         network.
       alpha: whether the scalar that multiplies a branch is SkipInit's or ReZero's ``alpha``, and
