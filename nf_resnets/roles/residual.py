@@ -502,7 +502,7 @@ class Residuals:
     def _add_feeding(self, branch: Residual) -> None:
         """Adds the first layers on the way back from what else enters: k, v of an encoder.
 
-        One that is but a factor, as the scale of FiLM, is a gate.
+        One that makes a factor, and is added at most, as the scale and shift of FiLM, is a gate.
         """
         flow, inside = self._flow, branch.region | {branch.fork}
         taken = set().union(*(each.region | each.shortcut for each in self.branches))
@@ -518,7 +518,8 @@ class Residuals:
                 if fed:
                     branch.layers.append(at)
                     users = {user for each in fed for user in flow.users[each]} - fed
-                    if all(flow[user].name == "mul" for user in users):
+                    names = {flow[user].name for user in users}
+                    if "mul" in names and names <= {"mul", *SUMS}:
                         branch.gates.add(at)
                     branch.region |= fed
                 continue

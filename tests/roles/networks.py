@@ -379,6 +379,24 @@ def modulated():
 
 
 @case
+def modulated_by_one_layer():
+    """A layer of a second input gives both the scale and the shift of a branch."""
+    layers = {"a": f(3, 3, 16, 16), "b": f(3, 3, 16, 16), "film": f(8, 32)}
+    params = {"stem": f(3, 3, 3, 16), **blocks(lambda: layers, 2), "head": f(16, 10)}
+
+    def network(p, x, condition):
+        x = conv(x, p["stem"])
+        for layer in (p["l0"], p["l1"]):
+            scale, shift = jnp.split((condition @ layer["film"])[:, None, None], 2, -1)
+            h = conv(jax.nn.relu(x), layer["a"]) * (1 + scale) + shift
+            x = x + conv(jax.nn.relu(h), layer["b"])
+        return x.mean((1, 2)) @ p["head"]
+
+    known = {"stem": "stem", "head": "head", "keep": "l0/film l1/film"}
+    return Case(network, params, (images(8), f(2, 8)), each("#a #b", 2), known)
+
+
+@case
 def modulated_by_parts():
     """The scales and shifts of all branches are parts of one value, and no stream."""
     params = {"in": f(8, D), "condition": f(8, 4 * D), **blocks(feed_params, 2), "head": f(D, 10)}
