@@ -234,7 +234,7 @@ def _folded(claim: Claim, commands: dict[str, str]) -> str:
         r"`(.+?)`", r"<code>\1</code>", html.escape(" ".join(claim.claim.split()), False)
     )
     return (
-        f'<details class="claim" data-verdict="{claim.verdict}">\n'
+        f'<details class="claim" data-verdict="{claim.verdict}" data-paper="{claim.paper}">\n'
         f"<summary><b>{claim.verdict}</b> {summary} <i>{html.escape(claim.where, False)}</i>"
         f"</summary>\n\n{items}\n\n</details>"
     )
