@@ -84,7 +84,14 @@ def make_sweep(
 ) -> Sweep:
     """Checks a grid, before anything starts; see :class:`Sweep`.
 
-    ``load(name)`` gives a data set; ``overrides`` are what is not made from settings.
+    Args:
+      axes: of each swept setting its values.
+      base: the other settings, where they are not the defaults.
+      load: ``load(name)`` gives a data set.
+      overrides: what is not made from settings.
+
+    Raises:
+      ValueError: if a value is not in order, or does not fit the network or the data.
     """
     base = dict(base or {})
     axes = checked(axes, base)

@@ -83,6 +83,9 @@ def optimum(
       metric: one of ``METRICS``.
       group: what the runs share, kept in the result.
 
+    Raises:
+      ValueError: if two runs have the same rate and seed.
+
     Source: De and Smith 2020, the experiments on batch size.
 
     Example:

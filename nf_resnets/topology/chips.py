@@ -58,6 +58,9 @@ CHIPS = {
 def chip_of(device_kind: str) -> Chip:
     """The numbers of what JAX calls ``device_kind``.
 
+    Raises:
+      ValueError: if there are none.
+
     Example:
       >>> chip_of("TPU v5 lite") is CHIPS["v5e"]
       True
@@ -75,6 +78,10 @@ def topology_devices(name: str) -> list[Any]:
 
     Args:
       name: a kind of TPU and the chips along each axis of the slice.
+
+    Raises:
+      ValueError: if there is no such slice.
+      ImportError: if the compiler is not installed, or there is none for this machine.
 
     Example:
       >>> topology_devices("v5e:2x2")[0].device_kind  # doctest: +SKIP

@@ -23,6 +23,13 @@ def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.exp
 
     The program goes from raw pixels, float32 ``[b, H, W, C]`` from 0 to
     ``trained.inputs.max_value``, to logits, float32 ``[b, c]``.
+
+    Args:
+      trained: a network for images.
+      platforms: some of :data:`PLATFORMS`.
+
+    Raises:
+      TrainedError: if the network does not take images.
     """
     inputs = images_of(trained)
     if not platforms or not set(platforms) <= set(PLATFORMS):

@@ -24,6 +24,9 @@ class Images:
       class_names: one for each class, in the order of the logits.
       crop: the fraction of an image's shorter side that is used, in its middle; 0.875 where
         networks are tested on 224 of 256 pixels.
+
+    Raises:
+      ValueError: if a number is out of its range, or there is not one mean and std a channel.
     """
 
     shape: tuple[int, int, int]

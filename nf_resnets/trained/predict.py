@@ -41,6 +41,11 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
 
     Returns:
       float32 ``[B, c]``, each row with the sum 1.
+
+    Raises:
+      TrainedError: if the network does not take images, or these are of another shape, or pixels
+        are NaN, below 0 or above ``max_value``, or the variables are those of another network, or
+        the outputs are NaN.
     """
     inputs = images_of(trained)
     pixels = np.asarray(pixels)
@@ -78,6 +83,10 @@ def classify(
       network: as :func:`nf_resnets.fit` returns it, or its file.
       images: image files, see :func:`nf_resnets.trained.pictures.read_picture`, or raw pixels
         ``[B, H, W, C]``.
+
+    Raises:
+      TrainedError: as :func:`predict`, or if an image cannot be read, which is named, or pixels
+        are scaled to 0 to 1 where the network takes raw ones.
     """
     if not isinstance(network, Trained):
         network = file.load(network)

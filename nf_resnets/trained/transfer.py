@@ -26,8 +26,15 @@ def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
 
     The head starts as the network's scheme has it: with Fixup at 0, elsewhere drawn.
 
-    ``inputs`` are :meth:`Images.of` of the new data set, whose mean and standard deviation give the
-    network inputs of the size that it is used to.
+    Args:
+      trained: a network for images.
+      inputs: :meth:`Images.of` of the new data set, whose mean and standard deviation give the
+        network inputs of the size that it is used to.
+      key: a JAX PRNG key to draw the head.
+
+    Raises:
+      TrainedError: if the network is not for images of that many channels, or not one of this
+        library with its variables.
 
     Source: Zhang, Dauphin, Ma, ICLR 2019, section 3, for the head.
     """

@@ -143,6 +143,10 @@ def image_program(
       runs_per_device: how many runs a device of the mesh's ``sweep`` axis carries.
       vectorize: how a device computes several runs: vectorised, one after another (faster on a
         CPU), or as the platform wants it.
+
+    Raises:
+      ValueError: if batch or BatchNorm's slices do not divide over the mesh's ``data`` axis, or a
+        state is of another network.
     """
     initial = training.initial(model, dataset.train.images.shape[1:], optimizer, example)
     splits = splits or device_splits(dataset, mesh)

@@ -63,6 +63,9 @@ def cross_entropy(
     Returns:
       float32 [b].
 
+    Raises:
+      ValueError: if labels are not one integer for each example.
+
     Source: Szegedy et al., *Rethinking the Inception Architecture*, CVPR 2016, section 7; Zhang,
     Cisse, Dauphin, Lopez-Paz, *mixup*, ICLR 2018, section 2.
 

@@ -26,6 +26,9 @@ def make_mesh(
       sweep: how many groups of devices train different runs.
       data: how many devices share a batch; by default as many as there are for each group.
       devices: the devices to use; by default all, of every process.
+
+    Raises:
+      ValueError: if the devices do not make such a mesh.
     """
     devices = list(jax.devices() if devices is None else devices)
     count = max(len(devices) // max(sweep, 1), 1) if data is None else data

@@ -30,6 +30,9 @@ def relative_to(
       ``parametrize(optimizer, kind=...)``, which scales the rates of an optimizer for it, as
       :func:`nf_resnets.optim.parametrized`.
 
+    Raises:
+      ValueError: if the base is of another class, or has no leaf for one of the network's.
+
     Example:
       >>> import jax.numpy as jnp
       >>> from nf_resnets import models

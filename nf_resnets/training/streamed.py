@@ -67,6 +67,9 @@ def streamed_program(
     """As :func:`nf_resnets.training.image_program`, but images come from the host; one slot.
 
     The mesh has a ``sweep`` axis of one.
+
+    Raises:
+      ValueError: as there, and if ``training`` asks for what streamed images do not have.
     """
     alone = data.Augmentation(mixup=training.augmentation.mixup)
     if training.augmentation != alone or training.bn_estimate_batches:

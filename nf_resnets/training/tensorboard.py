@@ -59,6 +59,12 @@ class TensorBoard:
     Per step ``train/loss`` and the rest of the curve; per epoch the tags of ``EPOCH_TAGS``; once
     the settings, for the HPARAMS page. A run that begins or goes on gets a further file in its
     folder, which tells TensorBoard to forget what older files hold of later steps.
+
+    Args:
+      folder: the runs' folders lie in it; made where missing.
+
+    Raises:
+      ImportError: if tensorboardX is not installed.
     """
 
     def __init__(self, folder: str | Path) -> None:

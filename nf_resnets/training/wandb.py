@@ -17,6 +17,12 @@ class WandB:
     The names of what is logged are those of :class:`TensorBoard <nf_resnets.sweep.TensorBoard>`,
     the settings are the run's ``config``. Unless the environment's ``WANDB_MODE`` is
     ``online``, runs are kept on this machine, for ``wandb sync FOLDER/wandb/offline-run-*``.
+
+    Args:
+      folder: the logs lie in it, in a folder ``wandb``; made where missing.
+
+    Raises:
+      ImportError: if wandb is not installed.
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -59,7 +59,14 @@ def encode(
 ) -> Corpus:
     """Turns sentence pairs into tokens; pairs that are too long or lack words are left out.
 
-    A sentence may have ``max_length`` tokens, that of its end included.
+    Args:
+      source: sentences.
+      target: their translations.
+      vocabulary: the tokens.
+      max_length: the most tokens, with the end's, that a sentence may have.
+
+    Raises:
+      ValueError: if there are not as many of both, or no pair is left.
     """
     pairs = zip(vocabulary.encode_source(source), vocabulary.encode_target(target), strict=True)
     kept = [

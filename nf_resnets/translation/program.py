@@ -52,7 +52,16 @@ def token_program(
     The schemes change the weights that the network's own initialisers draw. The program tests
     nothing: :func:`nf_resnets.translation.mean_likelihood` and BLEU are for whole networks.
 
-    The mesh has a ``sweep`` axis of one.
+    Args:
+      model: the network.
+      corpus: the training pairs.
+      optimizer: see there.
+      mesh: with a ``sweep`` axis of one.
+      training: how the steps are made.
+      example: the start of one of the runs.
+
+    Raises:
+      ValueError: if the corpus has tokens that the model lacks, or sentences too long for it.
     """
     _check_corpus(model, corpus)
     shapes = batch_shapes(corpus, max_tokens=training.max_tokens, devices=mesh.shape[DATA])

@@ -46,6 +46,9 @@ def translate(
       max_tokens: the most tokens, padding and all hypotheses counted, in a batch.
       too_long: whether a sentence of more tokens than ``model.max_length`` is refused or cut off.
 
+    Raises:
+      ValueError: if a sentence is too long, or the vocabulary's sizes are not the model's.
+
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, section 6.1.
     """
     sentences = as_sentences(sentences)
@@ -105,6 +108,10 @@ def bleu(translations: Iterable[str], *references: Iterable[str], language: str 
       *references: one for each translation; several such lists if each has several references.
       language: the code of the translations' language. Chinese (``zh``), Japanese and Korean have
         tokenizers of their own; all others have ``13a``.
+
+    Raises:
+      ValueError: if there are none, not as many of both, or one is no text.
+      ModuleNotFoundError: if sacrebleu, or what its tokenizer needs, is not installed.
 
     Source: Papineni et al., *BLEU*, ACL 2002; Post, *A Call for Clarity in Reporting BLEU Scores*,
     WMT 2018.

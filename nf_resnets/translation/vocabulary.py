@@ -22,7 +22,12 @@ _RESERVED = "\u2585"  # SentencePiece skips a training sentence that has it
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of both languages, as two serialised SentencePiece models, or twice the same."""
+    """The tokens of both languages, as two serialised SentencePiece models, or twice the same.
+
+    Raises:
+      ValueError: if bytes are no SentencePiece model, or one in which the tokens 0 to 3 are not
+        padding, begin, end and unknown.
+    """
 
     source: bytes
     target: bytes
@@ -84,6 +89,9 @@ def train_vocabulary(
       size: how many tokens, those for padding, begin, end and unknown included; of each language,
         unless ``joint``.
       joint: whether both languages share their tokens, as in the published recipes.
+
+    Raises:
+      ValueError: if the sentences are empty, too few for a vocabulary of that size, or no text.
 
     Source: Sennrich, Haddow, Birch, *Neural Machine Translation of Rare Words with Subword Units*,
     ACL 2016; Kudo, Richardson, *SentencePiece*, EMNLP 2018.
