@@ -84,19 +84,23 @@ def ordered(results: Results) -> dict[tuple[str, ...], list[Any]]:
     return grouped(rows, "title", "batch_size")
 
 
+def number(row: Row, name: str) -> float:
+    """A rate, or their ratio; 0 where there is none."""
+    return float(row[name] or 0)
+
+
 def table(results: Results) -> str:
     """The rates, by scheme and batch size, and whether the best is far below in each seed."""
     cells = [["scheme", "batch", "best rate by seed", "largest stable", "far below", "diverged"]]
     for (title, batch_size), rows in ordered(results).items():
-        best = [power(row["best"]) if row["best"] else "none" for row in rows]
-        first = rows[0]
-        largest = first["largest_stable"]
+        best, first = [number(row, "best") for row in rows], rows[0]
+        largest = number(first, "largest_stable")
+        lowest, highest = (number(first, f"{end}_tried") for end in ("lowest", "highest"))
         cells.append([
             title, batch_size,
-            ", ".join(b + "!" * (row["best"] == row["lowest_tried"])
-                      for b, row in zip(best, rows, strict=True)),
-            (power(largest) + "+" * (largest == first["highest_tried"])) if largest else "none",
-            "yes" if all((row["ratio"] or 0) >= FAR for row in rows) else "no",
+            ", ".join(power(b) + "!" * (b == lowest) if b else "none" for b in best),
+            power(largest) + "+" * (largest == highest) if largest else "none",
+            "yes" if all(number(row, "ratio") >= FAR for row in rows) else "no",
             f"{first['diverged']} of {first['runs']}",
         ])  # fmt: skip
     return (
@@ -108,13 +112,14 @@ def table(results: Results) -> str:
 def figure(results: Results, path: Path) -> None:
     """Draws both rates over the batch size, a panel for each scheme."""
     panels = []
-    drawn = [row[name] for row in results.rows for name in ("best", "largest_stable") if row[name]]
+    names = ("best", "largest_stable")
+    drawn = [number(row, name) for row in results.rows for name in names if row[name]]
     limits = min(drawn) / 1.5, max(drawn) * 1.5
     for title in dict.fromkeys(title for title, _ in ordered(results)):
         rows = {int(b): rows for (t, b), rows in ordered(results).items() if t == title}
 
         def rates(column: str, rows: Any = rows) -> dict[int, list[float]]:
-            return {b: [row[column] for row in of if row[column]] for b, of in rows.items()}
+            return {b: [number(r, column) for r in of if r[column]] for b, of in rows.items()}
 
         stable = {batch: values[:1] for batch, values in rates("largest_stable").items()}
         curves: list[Curve] = [

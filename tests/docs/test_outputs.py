@@ -5,10 +5,17 @@ import matplotlib
 import pytest
 
 from docs.machinery import outputs
+from nf_resnets import schemes
 
 PAGES = outputs.executed_pages()
 # Nothing is trained on these; the others take a minute together.
 QUICK = ("own_tree", "questions", "resume")
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch):
+    """A page may register a scheme, which tests of other files must not meet."""
+    monkeypatch.setattr(schemes, "_REGISTRY", dict(schemes._REGISTRY))
 
 
 @pytest.mark.parametrize(
