@@ -26,7 +26,7 @@ import time
 import traceback
 from pathlib import Path
 
-from tests.sweep.small import repeatable
+from tests.training.small import repeatable
 
 ROOT = Path(__file__).parents[2]
 # Runs of 66 steps, 22 an epoch, of 4 ms each.

@@ -72,13 +72,3 @@ def run(folder, plans, task=None, log=None, *, shard=(0, 1), retry=False, device
 def key(values):
     """The key of a run, however its numbers were written."""
     return Plan(vars(make_settings(values)), "", 1, 1).key
-
-
-UNLIKE = ("seconds", "seconds_per_step", "resumed_at", "made", "traceback")
-
-
-def repeatable(value):
-    """Rows without what another machine or another try would change."""
-    if isinstance(value, dict):
-        return {name: repeatable(each) for name, each in value.items() if name not in UNLIKE}
-    return [repeatable(each) for each in value] if isinstance(value, list) else value

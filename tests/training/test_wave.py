@@ -15,7 +15,6 @@ from tests.training.linear import STEPS, program, state
 from tests.training.small import Log
 
 STARTS = tuple({"seed": seed, "peak_lr": rate} for seed, rate in ((0, 0.1), (1, 0.01), (2, 0.3)))
-UNLIKE = ("seconds", "seconds_per_step", "resumed_at", "input_wait", "input_fraction")
 
 
 def plans(starts=STARTS, steps=STEPS, **fields):
@@ -37,35 +36,16 @@ def train(starts=STARTS, folder=None, log=None, made=None, **options):
     return runs, log
 
 
-def repeatable(value):
-    """A row without what another machine or another try would change."""
-    if isinstance(value, dict):
-        return {name: repeatable(each) for name, each in value.items() if name not in UNLIKE}
-    return [repeatable(each) for each in value] if isinstance(value, list) else value
-
-
-# Waves of another width are another program, and XLA's fused loops sum in another order: a part in
-# 2^22 of a loss of 3.
-WIDTH = 2.0**-20
-
-
 def assert_twins(found, expected, rel=0.0):
     """Every number of every row, curve and state is equal; to the last bit where ``rel`` is 0."""
-
-    def alike(value, other):
-        if isinstance(value, float):
-            return value == pytest.approx(other, rel=rel, abs=0.0)
-        return value == other
-
     (runs, log), (others, other_log) = found, expected
     for run, other in zip(runs, others, strict=True):
         assert (run.status, run.step, run.diverged) == (other.status, other.step, other.diverged)
         np.testing.assert_allclose(run.curve, other.curve, rel, 0)
         jax.tree.map(lambda *x: np.testing.assert_allclose(*x, rel, 0), run.state, other.state)
-    rows, other_rows = (
-        {row["key"]: repeatable(row) for row in each.rows} for each in (log, other_log)
-    )
-    assert len(rows) == len(runs) and jax.tree.all(jax.tree.map(alike, rows, other_rows))
+    rows, other_rows = ({row["key"]: row for row in each.rows} for each in (log, other_log))
+    assert len(rows) == len(runs)
+    small.assert_rows_alike(rows, other_rows, rel)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +58,7 @@ def test_a_wave_of_three_is_three_waves_of_one(whole):
     alone = [train((start,)) for start in STARTS]
     log = Log()
     log.rows = [row for _, each in alone for row in each.rows]
-    assert_twins(([run for (run,), _ in alone], log), whole, WIDTH)
+    assert_twins(([run for (run,), _ in alone], log), whole, small.WIDTH)
     losses = [row["test_loss"] for row in log.rows]
     assert len(set(losses)) == 3 and all(map(math.isfinite, losses))
 
@@ -274,7 +254,7 @@ def test_a_wave_over_several_devices_has_the_same_numbers(whole):
     starts = (*STARTS, {"seed": 3, "peak_lr": 0.02})
     runs, log = train(starts, made=program(1, sweep=4))
     log.rows = [row for row in log.rows if row["seed"] != 3]
-    assert_twins((runs[:3], log), whole, WIDTH)
+    assert_twins((runs[:3], log), whole, small.WIDTH)
 
 
 def test_a_curve_is_thinned_to_the_same_points_for_runs_that_diverged():
