@@ -9,6 +9,11 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
+# Pages of 2 MB where Linux gives them to who asks: a step's arrays are new memory each time, and in
+# pages of 4 KB it takes longer (docs/speed.md). glibc reads this before Python starts.
+GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
+export GLIBC_TUNABLES
+
 # Workers for pytest: one a core, and no more than four, since each holds a JAX of its own. A file
 # stays with one worker, so that what it compiles is compiled once. A worker that crashes ends the
 # run: in its place xdist would wait for ever for the rest of its file.
@@ -42,7 +47,7 @@ help:
 	@echo 'make distclean  clean, and remove .venv'
 
 demo: .venv/.demo
-	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 .venv/bin/python -m experiments.fixup_fig3_depth --scale demo
+	.venv/bin/python -m experiments.fixup_fig3_depth --scale demo
 
 test: .venv/.test
 	$(PYTEST) --durations 10 $(PYTEST_ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import time
 from pathlib import Path
@@ -42,3 +43,20 @@ def processor() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def small_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled") -> str | None:
+    """How to shorten a CPU's steps where Linux gives huge pages to who asks, and nobody asked."""
+    if jax.devices()[0].platform != "cpu" or "malloc.hugetlb" in os.environ.get(
+        "GLIBC_TUNABLES", ""
+    ):
+        return None
+    try:
+        if "[madvise]" not in Path(setting).read_text() or platform.libc_ver()[0] != "glibc":
+            return None
+    except OSError:
+        return None
+    return (
+        "Memory comes in small pages: with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 before the "
+        "command, steps on images of 32x32 and more take about 0.8 of the time."
+    )

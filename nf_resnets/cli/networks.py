@@ -20,6 +20,7 @@ import tyro
 from nf_resnets import data, models, places, schemes, translation
 from nf_resnets.cli.sweep import RunOptions
 from nf_resnets.command_line import MISTAKE, printable, program
+from nf_resnets.machine import small_pages
 from nf_resnets.sweep.options import Config, DataDir, Logs
 from nf_resnets.sweep.overrides import BUILT, Overrides
 from nf_resnets.sweep.settings import RunSettings, make
@@ -328,6 +329,8 @@ def _make(
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(unfinished(out))
         display = stack.enter_context(Display())
+        if advice := small_pages():
+            display.on_message(advice)
         logs = stack.enter_context(command.logs.opened(out.parent))
         network = make(watch=Watch((display, *logs), checkpoints))
         network = dataclasses.replace(network, notes={**notes, **network.notes})

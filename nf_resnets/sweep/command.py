@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from nf_resnets import command_line, data, places
-from nf_resnets.machine import device_name
+from nf_resnets.machine import device_name, small_pages
 from nf_resnets.places import whole_file
 from nf_resnets.sweep import engine, for_topology, on_ray
 from nf_resnets.sweep.engine import Execution, Outcome, store_programs
@@ -251,6 +251,8 @@ def watched(
         return
     with contextlib.ExitStack() as stack:
         display = stack.enter_context(Display([plan for plan in plans if plan.key not in rows]))
+        if advice := small_pages():
+            display.on_message(advice)
         stack.enter_context(warnings.catch_warnings())
         # Damaged checkpoints that were passed over: a line, and not a warning of Python's.
         warnings.showwarning = lambda message, *_, **__: display.on_message(str(message))
