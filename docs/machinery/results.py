@@ -131,7 +131,9 @@ def _result(folder: Path) -> Result:
     settings = json.loads(read_committed(record))
     if folder.name.startswith("bench"):
         module, source, scale = "benchmarks", ROOT / "benchmarks" / "__main__.py", "bench"
-        command = "make bench" + (" BENCH_ARGS=--quick" if "quick" in folder.name else "")
+        command = "make bench"
+        if folder.name.endswith("-profile"):
+            command += " BENCH_ARGS='--only profile'"
     else:
         name, _, rest = folder.name.partition("-")
         source = ROOT / "experiments" / f"{name}.py"
