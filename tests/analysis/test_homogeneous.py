@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from nf_resnets import init, models
 from nf_resnets.analysis.bounds import homogeneous_sets
@@ -53,46 +52,3 @@ def test_the_sets_are_those_of_figure_2_and_scale_the_logits(kind):
     for members in sets.values():
         # A factor of 2 changes exponents only, so that nothing is rounded differently.
         np.testing.assert_array_equal(logits(doubled(params, members)), 2 * before)
-
-
-def test_the_papers_examples_and_their_composition_are_homogeneous_functions():
-    """Definition 1, proposition 1."""
-    kernel = jnp.linspace(-1, 1, 18).reshape(3, 3, 1, 2)
-
-    def convolution(at):
-        return jax.lax.conv_general_dilated(
-            at, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-
-    examples = {
-        "convolution": convolution,
-        "dense": lambda at: at.reshape(3, -1) @ jnp.linspace(-1, 1, 256).reshape(64, 4),
-        "maximum": lambda at: nn.max_pool(at, (2, 2), (2, 2)),
-        "average": lambda at: nn.avg_pool(at, (2, 2), (2, 2)),
-        "addition": lambda at: at + convolution(at),
-        "concatenation": lambda at: jnp.concatenate([at, convolution(at)], axis=-1),
-        "dropout": lambda at: nn.Dropout(0.5, deterministic=False).apply(
-            {}, at, rngs={"dropout": jax.random.key(0)}
-        ),
-        "relu": nn.relu,
-        "composition": lambda at: nn.max_pool(nn.relu(convolution(at) + at), (2, 2)),
-    }
-    others = {
-        "bias": lambda at: convolution(at) + 1,
-        "sigmoid": nn.sigmoid,
-        "normalization": lambda at: nn.standardize(at, axis=(1, 2, 3)),
-    }
-    functions = examples | others
-    values = quick_jit(lambda at: {name: each(at) for name, each in functions.items()})
-    once, twice = values(IMAGES), values(2 * IMAGES)
-    for name in functions:
-        assert (np.abs(twice[name] - 2 * once[name]).max() == 0) == (name in examples), name
-
-
-def test_other_sets_do_not_scale_the_logits():
-    params, logits = network("wide")
-    expected = 2 * np.asarray(logits(params))
-    sets = homogeneous_sets(assign(params))
-    both = sets[" + ".join(TRANSITIONS[0])]
-    for members in ((both[0],), (both[1],), sets["stem/kernel"] + both):
-        assert np.abs(logits(doubled(params, members)) - expected).max() > 1e-2

@@ -10,7 +10,7 @@ from experiments.untrained import forward
 from nf_resnets import analysis, roles, schemes
 from nf_resnets.analysis.closed_form import propagate
 from nf_resnets.init.transformers import alpha_beta, omega
-from tests.init.test_deepnorm import DECODER, DEPTH, ENCODER, network
+from tests.init.test_transformers import DECODER, DEPTH, ENCODER, network
 from tests.models.trees import quick_jit
 
 
@@ -33,7 +33,7 @@ def test_the_shares_of_admins_branches_grow_as_the_logarithm_of_their_number():
 def test_feed_forward_branches_have_their_share(name):
     """Xavier gives ``b = 2 D D_ff / (D + D_ff)^2``, DeepNorm the ``beta^-4``-th part of it."""
     width = 128
-    model, shapes = network(name, d_model=width, d_ff=2 * width)
+    model, shapes = network(name, d_model=width)
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, "f4"), shapes)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         leaf[...] = path[-1].key == "scale"

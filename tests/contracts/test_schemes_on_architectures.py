@@ -15,7 +15,6 @@ import pytest
 
 from nf_resnets import roles, schemes
 from nf_resnets.models import ARCHITECTURES
-from tests.contracts.batch_flow import BATCH, EXAMPLES, STATISTICS, flow
 from tests.models.trees import quick_jit
 
 
@@ -138,16 +137,6 @@ def _results(architecture, scheme):
     return run(params, statistics, *inputs), run_away(*inputs), run_away
 
 
-@pytest.mark.parametrize(("architecture", "scheme"), PAIRS)
-def test_the_tree_is_kept(architecture, scheme):
-    model, _, shapes = _shapes(architecture, scheme)
-    params = shapes["params"]
-    result = jax.eval_shape(lambda tree: schemes.get(scheme).init(tree, model.num_branches), params)
-    assert jax.tree.structure(result) == jax.tree.structure(params)
-    for before, after in zip(jax.tree.leaves(params), jax.tree.leaves(result), strict=True):
-        assert (after.shape, after.dtype) == (before.shape, before.dtype)
-
-
 @every_network
 def test_every_leaf_has_a_role_and_every_branch_a_number(architecture, scheme):
     """Each has blocks in the loop as well, and few weights: it compiles within seconds."""
@@ -184,20 +173,6 @@ def _idle(found, of):
     ]
 
 
-@pytest.mark.every(12)
-@every_network
-def test_statistics_of_the_batch_flow_into_the_logits_only_with_batchnorm(architecture, scheme):
-    model, inputs, shapes = _network(architecture, scheme, BATCH)
-    for length in {n for leaf in jax.tree.leaves(shapes) for n in leaf.shape}:
-        assert length % BATCH, "the number of examples divides another length"
-    variables = dict(shapes)
-    params = variables.pop("params")
-    statistics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), variables)
-    found = flow(lambda tree, inputs: _apply(model, tree, statistics, inputs), params, inputs, of=1)
-    expected = STATISTICS if schemes.get(scheme).anatomy.has_batch_norm else EXAMPLES
-    assert found == [expected]
-
-
 @pytest.mark.every(2)
 @every_pair_computed
 def test_an_output_depends_on_other_examples_only_with_batchnorm(architecture, scheme):
@@ -212,20 +187,6 @@ def test_an_output_depends_on_other_examples_only_with_batchnorm(architecture, s
     (_, with_others), _ = _results(architecture, scheme)[2](*others)
     assert not np.array_equal(with_others[1:], logits[1:])
     assert np.array_equal(with_others[0], logits[0]) != mixes
-
-
-@pytest.mark.parametrize("options", [{"remat": True}, {"unroll": 9}])
-@pytest.mark.parametrize("scheme", ["rescalenet", "batchnorm"])
-def test_the_flow_under_remat_and_unrolled(scheme, options):
-    found = ARCHITECTURES["wrn"]
-    model, inputs = found.smallest(scheme, **options), found.example(BATCH)
-    variables = dict(jax.eval_shape(model.init, KEY, *inputs))
-    params = variables.pop("params")
-    statistics = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), variables)
-    levels = flow(
-        lambda tree, inputs: _apply(model, tree, statistics, inputs), params, inputs, of=1
-    )
-    assert levels == [STATISTICS if scheme == "batchnorm" else EXAMPLES]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

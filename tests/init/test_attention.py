@@ -1,8 +1,6 @@
 """Initialisers on attention as Flax writes it, with kernels of three axes: a ViT and a GPT.
 
-Fans and factors are written here and in ``tests/trees/flax_transformer.py`` by hand. A sample's
-deviation is known to ``1 / sqrt(2n)`` of itself; five times that is allowed, as in
-``test_distributions``.
+Fans and factors are written here and in ``tests/trees/flax_transformer.py`` by hand.
 """
 
 import functools
@@ -45,7 +43,7 @@ def weights(tree):
 
 @pytest.mark.every(2)
 def test_the_fans_of_every_weight(net):
-    params, rules, _ = net
+    params, rules = net
     leaves = {leaf.path.removesuffix("/value"): leaf for leaf in roles.assign(params, rules).leaves}
     found = weights(params)
     assert len(found) >= 7
@@ -59,23 +57,14 @@ def test_the_fans_of_every_weight(net):
     assert not any(leaves[path].weight for path in biases)
 
 
-def test_layers_are_in_the_order_of_attention(net):
-    params, rules, _ = net
-    for leaf in roles.assign(params, rules).leaves:
-        for j, name in enumerate(("query", "key", "value", "out"), start=1):
-            if f"/{name}/" in leaf.path:
-                assert (leaf.layer, leaf.m) == (j, 4), leaf.path
-
-
 @pytest.mark.every(6)
 @pytest.mark.parametrize("key", [None, KEY])
 def test_fixup(net, key):
-    params, rules, logits = net
+    params, rules = net
     before = params if key is None else init.xavier(params, key, rules=rules)
     if key is not None and not any("embedding" in path for path in by_path(params)):
         before = init.he(params, key, mode="fan_out", rules=rules)
-    result = init.fixup(params, L, key=key, rules=rules)
-    after = by_path(result)
+    after = by_path(init.fixup(params, L, key=key, rules=rules))
     for path, (values, _, _) in weights(before).items():
         name = path.split("/")[-2]
         if name in ("out", "linear_2", "head"):
@@ -87,15 +76,6 @@ def test_fixup(net, key):
             expected = np.float32(factor) * values
         np.testing.assert_array_equal(after[path], expected, err_msg=path)
     assert not any(np.any(after[path]) for path in after if path.endswith(("out/bias", "shift")))
-    if "head/kernel" in after:
-        np.testing.assert_array_equal(logits(result), 0)
-    else:  # every branch is silent: what is left are the embeddings
-        silent = {path: leaf for path, leaf in after.items() if "layer" not in path}
-        table = silent["tokens/embedding"]
-        tokens = jnp.arange(10).reshape(2, 5)
-        expected = (table[tokens] + silent["positions/embedding"][:5][None]) @ table.T
-        # Sums of 12 products in float32, whose order XLA chooses.
-        np.testing.assert_allclose(logits(result), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +84,7 @@ def test_fixup(net, key):
 )
 def test_t_fixup_of_one_stack(name, decoder):
     """The encoder's factors where there is no decoder, the decoder's where there is no encoder."""
-    params, rules, _ = network(name)
+    params, rules = network(name)
     options = {} if decoder is None else {"decoder": decoder}
     after = by_path(init.t_fixup(params, L, rules=rules, **options))
     small = 0.67 * LAYERS**-0.25 if decoder is None else (9 * LAYERS) ** -0.25
@@ -119,7 +99,7 @@ def test_t_fixup_of_one_stack(name, decoder):
 
 def test_unit_wise_clipping_knows_the_outputs_of_attention():
     """A unit is what leads to one output: one of ``[heads, head_dim]``, or one of ``[D]``."""
-    params, rules, _ = network("ViT")
+    params, rules = network("ViT")
     clip = optim.adaptive_clip(0.1, rules=rules)
     grads = jax.tree.map(jnp.ones_like, params)
     update = quick_jit(lambda grads: clip.update(grads, clip.init(params), params)[0])

@@ -1,4 +1,4 @@
-"""Every refusal: one sentence that names what was found and what was expected."""
+"""Refusals name the leaf or the argument, and what needs no rule stays as it is."""
 
 import functools
 
@@ -16,9 +16,8 @@ RULES = Rules(branch=r"block_(\d+)/conv_(\d+)", head="^dense$")
 
 
 def _blocks(count, layers=2, **more):
-    layer_names = [f"conv_{j}" for j in range(1, layers + 1)]
-    tree = {f"block_{b}": dict.fromkeys(layer_names, CONV) for b in range(1, count + 1)}
-    return tree | {"dense": jnp.ones((4, 5))} | more
+    block = {f"conv_{j}": CONV for j in range(1, layers + 1)}
+    return {f"block_{b}": block for b in range(1, count + 1)} | {"dense": jnp.ones((4, 5))} | more
 
 
 TREE = _blocks(2)
@@ -34,67 +33,49 @@ def _skipinit(alpha=0.0, depth=2, params=None, **options):
     return init.skipinit(tree, depth, alpha=alpha, rules=rules, **options)
 
 
-def _in_block(value, leaf="conv_1"):
-    return {**TREE, "block_2": {**TREE["block_2"], leaf: value}}
-
-
-NAN = float("nan")
 STACKED = Rules(branch=r"^conv_(\d)", stacked="^conv")
-
-# what was done wrong: the call, and what the sentence of its error must name
-VALUE_ERRORS = {
-    "depth counts layers": (
-        lambda: _fixup(_blocks(54), 110),
-        "54 residual branches found, depth=110 given ... L = 54",
-    ),
-    "no branch and depth 0": (
+# what was done wrong: the call, and what its error must name
+ERRORS = {
+    "depth counts layers": (lambda: _fixup(_blocks(54), 110), "54 residual .* depth=110 .* L = 54"),
+    "no branch": (
         lambda: _fixup({"dense": TREE["dense"]}, 0, Rules(head="dense")),
-        "no residual branch found ... rules.branch",
+        "no residual branch found",
     ),
     "nothing to draw": (
         lambda: init.he({"mean": jnp.ones(3)}, KEY),
-        "no layer's weight found ... 'mean'",
+        "no layer's weight found .*'mean'",
     ),
-    "roles of a tree with other paths": (
+    "roles of another tree": (
         lambda: _fixup(
             {f"a_{name}": leaf for name, leaf in TREE.items()}, rules=roles.assign(TREE, RULES)
         ),
-        "'a_block_1/conv_1' [3, 3, 4, 4] is none of the tree that the roles ... Rules in place",
+        "'a_block_1/conv_1'",
     ),
     "unknown leaf": (
         lambda: _fixup(_blocks(2, extra={"kernel": CONV})),
-        "'extra/kernel' [3, 3, 4, 4] ... rules= ... keep=",
+        r"'extra/kernel' \[3, 3, 4, 4\] .*rules=.*keep=",
     ),
-    "names of another model without rules": (
-        lambda: init.fixup(TREE, 2),
-        "'block_1/conv_1' ... these are not the names of this library's models ... Rules(",
-    ),
+    "no rules": (lambda: init.fixup(TREE, 2), r"'block_1/conv_1' .*Rules\("),
     "two rules for a leaf": (
         lambda: _fixup(rules=Rules(branch=RULES.branch, head="dense|block_2/conv_2")),
-        "leaf 'block_2/conv_2' is matched by two rules, rules.branch and rules.head",
+        "'block_2/conv_2' is matched by two rules, rules.branch and rules.head",
     ),
     "a rule that matches nothing": (
         lambda: _fixup(rules=Rules(branch=RULES.branch, head="dense", stem="^sten/")),
-        "rules.stem='^sten/' matches no leaf ... 'block_1/conv_1'",
+        "rules.stem='.sten/' matches no leaf",
     ),
-    "no group": (
-        lambda: Rules(branch="block_1/conv"),
-        "rules.branch='block_1/conv' has no group ... last group must order the layers",
-    ),
-    "bad layout": (lambda: Rules(layout="NHWC"), "rules.layout='NHWC' found ... 'HWIO' ... 'OIHW'"),
-    "one layer": (
-        lambda: _fixup(_blocks(2, layers=1)),
-        "residual branch 'block_1' has m = 1 layer ... m >= 2",
-    ),
+    "no group": (lambda: Rules(branch="block_1/conv"), "rules.branch='block_1/conv' has no group"),
+    "bad layout": (lambda: Rules(layout="NHWC"), "rules.layout='NHWC'"),
+    "one layer": (lambda: _fixup(_blocks(2, layers=1)), "branch 'block_1' has m = 1 layer"),
     "a vector taken for a layer": (
-        lambda: _fixup(_in_block(jnp.ones(4), "conv_3")),
-        "'block_2/conv_3' is in a layer of 0 weights and 1 vectors ... two axes or more",
+        lambda: _fixup({**TREE, "block_2": {**TREE["block_2"], "conv_3": jnp.ones(4)}}),
+        "'block_2/conv_3' is in a layer of 0 weights and 1 vectors",
     ),
     "blocks taken for one another": (
         lambda: _fixup(
             {"encoder": _blocks(2), "decoder": _blocks(2)}, 2, Rules(RULES.branch, head="dense")
         ),
-        "'decoder/block_1/conv_1' is in a layer of 2 weights and 0 vectors",
+        "'decoder/block_1/conv_1' is in a layer of 2 weights",
     ),
     "a norm's vectors taken for a bias": (
         lambda: _fixup(
@@ -108,11 +89,7 @@ VALUE_ERRORS = {
         lambda: init.he(
             {"conv_1": jnp.ones((3, 4, 4)), "conv_2": jnp.ones((2, 4, 4))}, KEY, rules=STACKED
         ),
-        "are stacked over 2 and 3 branches ... expected one number",
-    ),
-    "no alphas": (
-        lambda: init.skipinit(TREE, 2, rules=RULES),
-        "0 alphas found in params for 2 residual branches ... rules.alpha",
+        "stacked over 2 and 3 branches",
     ),
     "an alpha too few": (
         lambda: _skipinit(
@@ -120,62 +97,33 @@ VALUE_ERRORS = {
         ),
         "1 alphas found in params for 2 residual branches",
     ),
-    "alpha is NaN": (lambda: _skipinit(NAN), "alpha=nan found ... finite"),
-    "mode": (
-        lambda: init.he(TREE, KEY, mode="fan_avg", rules=RULES),
-        "mode='fan_avg' found ... 'fan_in' or 'fan_out'",
-    ),
-    "scheme misspelt": (
-        lambda: schemes.get("fixupp"),
-        "scheme='fixupp' found ... skipinit ... did you mean 'fixup'?",
-    ),
+    "alpha is NaN": (lambda: _skipinit(float("nan")), "alpha=nan"),
+    "mode": (lambda: init.he(TREE, KEY, mode="fan_avg", rules=RULES), "mode='fan_avg'"),
+    "scheme misspelt": (lambda: schemes.get("fixupp"), "scheme='fixupp' .*did you mean 'fixup'"),
     "scheme's name is taken": (
         lambda: schemes.register(
             schemes.Scheme("fixup", "x", init.standard, schemes.Anatomy(), "nowhere")
         ),
-        "a scheme named 'fixup' is registered already",
+        "'fixup' is registered already",
     ),
     "two scalars on a branch": (
         lambda: schemes.Anatomy(multiplier=True, alpha=True),
-        "multiplier=True, alpha=True ... at most one",
+        "multiplier=True, alpha=True",
     ),
 }
-TYPE_ERRORS = {
-    "traced depth": (
-        lambda: jax.jit(lambda depth: _fixup(depth=depth))(2),
-        "Tracer ... static argument",
-    ),
-}
-REFUSALS = [
-    (case, kind)
-    for kind, cases in ((ValueError, VALUE_ERRORS), (TypeError, TYPE_ERRORS))
-    for case in cases
-]
 
 
-@pytest.mark.parametrize(("case", "kind"), REFUSALS)
-def test_refusals(case, kind):
-    call, words = (VALUE_ERRORS if kind is ValueError else TYPE_ERRORS)[case]
-    with pytest.raises(kind) as caught:
+@pytest.mark.parametrize("case", ERRORS)
+def test_a_refusal_is_one_sentence_that_names_what_is_wrong(case):
+    call, named = ERRORS[case]
+    with pytest.raises(ValueError, match=named) as caught:
         call()
-    assert type(caught.value) is kind
-    sentence = str(caught.value)
-    for part in words.split(" ... "):
-        assert part in sentence
-    # One sentence: on one line, of a readable length, with its full stop at the end only.
-    assert "\n" not in sentence
-    assert sentence.endswith(".")
-    assert len(sentence) < 600  # the names of all schemes among them
-    assert ". " not in sentence
+    assert "\n" not in str(caught.value) and ". " not in str(caught.value)
 
 
-def test_the_cases_above_are_wrong_by_one_thing():
-    """The calls of this file are right but for what each case does to them."""
-    assert not np.any(_fixup()["block_2"]["conv_2"])
-    assert float(_skipinit(0.5)["block_2"]["alpha"]) == 0.5
-    init.he(TREE, KEY, rules=RULES)
-    stack = {"conv_1": jnp.ones((3, 4, 4)), "conv_2": jnp.ones((3, 4, 4))}
-    init.he(stack, KEY, rules=STACKED)
+def test_a_traced_depth_is_refused():
+    with pytest.raises(TypeError, match="static argument"):
+        jax.jit(lambda depth: _fixup(depth=depth))(2)
 
 
 def test_a_traced_alpha_is_taken():

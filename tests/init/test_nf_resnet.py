@@ -12,7 +12,6 @@ from nf_resnets import init, schemes
 from nf_resnets.analysis import observe
 from nf_resnets.init.nf_resnet import ALPHA
 from nf_resnets.models import ARCHITECTURES, WideResNet
-from nf_resnets.models.layers import RELU_GAIN, standardized_kernel
 from nf_resnets.roles import path_name
 from tests.models.trees import quick_jit
 
@@ -24,28 +23,6 @@ def test_beta_grows_by_alpha_squared_and_starts_again_after_a_transition():
     np.testing.assert_allclose(np.float64(constants.beta) ** 2, [1, *late], rtol=3e-7)
     np.testing.assert_allclose(constants.residual, ALPHA, rtol=1e-7)
     assert constants.identity is None
-    # WRN-22-1: the first stage changes nothing.
-    plain = schemes.get("nf_resnet").anatomy.constants((False,) * 3 + (True, False, False) * 2)
-    squares = [1, 1.04, 1.08, 1.12, 1.04, 1.08, 1.12, 1.04, 1.08]
-    np.testing.assert_allclose(np.float64(plain.beta) ** 2, squares, rtol=3e-7)
-
-
-def test_the_gain_undoes_what_a_relu_does_to_a_standard_normal():
-    z = np.linspace(-12, 12, 400_001)
-    weight = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-    relu = np.maximum(z, 0)
-    mean = np.trapezoid(relu * weight, z)
-    deviation = np.trapezoid((relu - mean) ** 2 * weight, z) ** 0.5
-    # The sum's error is of the order of the square of its step, 4e-9.
-    assert pytest.approx(1, rel=1e-7) == RELU_GAIN * deviation
-
-
-def test_standardised_weights_have_mean_0_and_a_sum_of_squares_of_1_for_each_output():
-    kernel = 3 + np.random.default_rng(0).standard_normal((3, 3, 5, 4)).astype("f4")
-    found = np.float64(standardized_kernel(kernel))
-    # Float32 sums of 45 numbers of up to 6.
-    np.testing.assert_allclose(found.mean(axis=(0, 1, 2)), 0, atol=1e-6)
-    np.testing.assert_allclose(np.square(found).sum(axis=(0, 1, 2)), 1, rtol=1e-5)
 
 
 def test_the_published_draws():

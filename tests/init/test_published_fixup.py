@@ -1,18 +1,15 @@
 """Fixup as its authors' code has it: draws, slow leaves, the Transformer's positions."""
 
 import dataclasses
-import functools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from nf_resnets import init, models, optim, roles
 from nf_resnets.models.transformer import sinusoids
-from tests.models.test_transformer import random_like
 from tests.models.trees import block_trees, images, quick_jit
 
 
@@ -186,25 +183,6 @@ def test_fairseqs_positions():
     params = jax.tree.map(np.zeros_like, shapes(model, tokens, tokens))
     encoded = model.apply({"params": params}, tokens, method="encode")
     np.testing.assert_allclose(encoded[0], expected, rtol=0, atol=1e-6)
-    with pytest.raises(ValueError, match="positions='fair' found; expected 'paper' or 'fairseq'"):
-        TRANSFORMER.clone(positions="fair")
-
-
-def test_one_token_after_the_other_with_fairseqs_positions():
-    model = TRANSFORMER.clone(padding_id=1, positions="fairseq")
-    source, target = np.array([[2, 3, 4]], "i4"), np.array([[2, 5, 6, 7]], "i4")
-    variables = {"params": random_like(shapes(model, source, target), 0)}
-    whole = quick_jit(model.apply)(variables, source, target)
-    encode = quick_jit(functools.partial(model.apply, method="encode"))
-    memory, cache = encode(variables, source), {}
-    options = {"length": target.shape[1], "method": "decode_next", "mutable": ["cache"]}
-    decode = quick_jit(functools.partial(model.apply, **options))
-    for position in range(target.shape[1]):
-        arguments = memory, source, target[:, position], jnp.int32(position)
-        logits, cache = decode({**variables, **cache}, *arguments)
-        # The same sums in another order.
-        error = np.abs(logits - whole[:, position]).max()
-        assert error < 2e-5 * np.abs(whole).max()
 
 
 # --- The head's bias vector learns slowly, too ------------------------------------------------
@@ -247,34 +225,6 @@ def trained(model, params, x, labels, scheme):
         params, state, loss = step(params, state)
         losses.append(float(loss))
     return np.array(losses), params
-
-
-def test_thirty_steps_by_hand():
-    """A loop over leaves in NumPy, slow where a path has "bias" or "multiplier" in it."""
-    model, params, x, labels = warm_start()
-    losses, _ = trained(model, params, x, labels, "fixup_published")
-
-    def loss_fn(params):
-        logits = model.apply({"params": params}, x)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-    grad_fn = quick_jit(jax.value_and_grad(loss_fn))
-    flat, treedef = jax.tree_util.tree_flatten_with_path(params)
-    paths, values = [roles.path_name(path) for path, _ in flat], [v for _, v in flat]
-    assert "head/bias" in paths
-    velocities, expected = [np.zeros_like(value) for value in values], []
-    for _ in range(STEPS):
-        loss, grads = grad_fn(treedef.unflatten(values))
-        expected.append(float(loss))
-        for i, (path, grad) in enumerate(zip(paths, jax.tree.leaves(grads), strict=True)):
-            slow = "bias" in path or "multiplier" in path
-            velocities[i] = 0.9 * velocities[i] + (np.asarray(grad) + DECAY * values[i])
-            values[i] = values[i] - RATE * (0.1 if slow else 1.0) * velocities[i]
-    # Thirty steps of float32, whose rounding grows a little from step to step.
-    np.testing.assert_allclose(losses, expected, rtol=1e-4)
-    # The paper's group leaves the head's bias at the full rate, which shows.
-    paper, _ = trained(model, params, x, labels, "fixup")
-    assert np.abs(paper - losses).max() > 1e-3
 
 
 def test_thirty_steps_of_the_authors_module():

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import init, roles
+from nf_resnets import init
 from nf_resnets.init import Rules
 from tests.trees import (
     equinox_tree,
@@ -22,7 +22,7 @@ from tests.trees import (
     our_models,
     stacked_tree,
 )
-from tests.trees.network import by_path, filled, replaced
+from tests.trees.network import by_path, filled
 
 NETWORKS = {
     "linen": linen_tree.network,
@@ -56,15 +56,6 @@ def net_with_alpha(request):
     return _network(WITH_ALPHA[request.param])
 
 
-def _same_kind_of_tree(before, after):
-    assert jax.tree.structure(before) == jax.tree.structure(after)
-    assert type(before) is type(after)
-    before, after = by_path(before), by_path(after)
-    for path, leaf in before.items():
-        assert (after[path].shape, after[path].dtype) == (leaf.shape, leaf.dtype), path
-        assert type(after[path]) is type(leaf), path
-
-
 def _fixup_by_hand(kind, value, inner_factor):
     """Fixup's rules 1 to 3 on one leaf; ``inner_factor = L**(-1/(2m-2))``."""
     if kind in ("last", "last_bias", "head", "head_bias", "scalar_bias"):
@@ -76,15 +67,8 @@ def _fixup_by_hand(kind, value, inner_factor):
     return np.asarray(value)
 
 
-def test_the_trees_are_described_whole(net, net_with_alpha):
-    for network in (net, net_with_alpha):
-        assert set(network.kinds) == set(by_path(network.params))
-
-
 def test_fixup_leaf_by_leaf(net):
-    result = init.fixup(net.params, depth=net.branches, rules=net.rules)
-    _same_kind_of_tree(net.params, result)
-    result = by_path(result)
+    result = by_path(init.fixup(net.params, depth=net.branches, rules=net.rules))
     for path, value in by_path(net.params).items():
         expected = _fixup_by_hand(net.kinds[path], value, net.branches**-0.5)
         # Bit for bit: one float32 product, whose correctly rounded value both sides return.
@@ -96,45 +80,18 @@ def test_fixup_with_a_key_is_he_fan_out_then_the_same_rules(net):
     key = jax.random.key(3)
     drawn = by_path(init.he(net.params, key, mode="fan_out", rules=net.rules))
     result = init.fixup(net.params, depth=net.branches, key=key, rules=net.rules)
-    _same_kind_of_tree(net.params, result)
     for path, value in by_path(result).items():
         expected = _fixup_by_hand(net.kinds[path], drawn[path], net.branches**-0.5)
         np.testing.assert_array_equal(value, expected, err_msg=path)
 
 
-@pytest.mark.every(6)
-def test_a_fixup_network_outputs_zero_and_its_loss_is_ln_c(net):
-    before = net.logits(net.params)
-    logits = net.logits(init.fixup(net.params, depth=net.branches, rules=net.rules))
-    assert np.abs(before).max() > 0
-    np.testing.assert_array_equal(logits, np.zeros_like(before))
-    loss = -jax.nn.log_softmax(logits)[:, 0].mean()
-    # ln c is one rounding of a logarithm: within two units in the last place of float32.
-    np.testing.assert_allclose(loss, math.log(logits.shape[1]), rtol=2.4e-7)
-
-
-def test_every_branch_of_a_fixup_network_is_silent(net):
-    """With its head put back, the network is the one whose multipliers are all 0."""
-    before = by_path(net.params)
-    fixed = init.fixup(net.params, depth=net.branches, rules=net.rules)
-    head = {path: leaf for path, leaf in before.items() if net.kinds[path].startswith("head")}
-    muted = {p: jnp.zeros_like(v) for p, v in before.items() if net.kinds[p] == "multiplier"}
-    others = {p: v for p, v in before.items() if net.kinds[p] in ("last", "last_bias", "inner")}
-    logits = net.logits(replaced(fixed, head))
-    assert np.abs(logits).max() > 0
-    np.testing.assert_array_equal(logits, net.logits(replaced(fixed, head | muted | others)))
-
-
 @pytest.mark.parametrize("alpha", [0.0, 0.25])
 def test_skipinit_leaf_by_leaf(net_with_alpha, alpha):
     net = net_with_alpha
-    result = init.skipinit(net.params, depth=net.branches, alpha=alpha, rules=net.rules)
-    _same_kind_of_tree(net.params, result)
-    result = by_path(result)
+    result = by_path(init.skipinit(net.params, net.branches, alpha=alpha, rules=net.rules))
     for path, value in by_path(net.params).items():
         expected = np.full_like(value, alpha) if net.kinds[path] == "alpha" else value
         np.testing.assert_array_equal(result[path], expected, err_msg=path)
-    assert np.isfinite(net.logits(init.skipinit(net.params, net.branches, rules=net.rules))).all()
 
 
 STANDARDS = {
@@ -142,9 +99,6 @@ STANDARDS = {
     "he, fan_out": functools.partial(init.he, mode="fan_out"),
     "xavier": init.xavier,
     "orthogonal": init.orthogonal,
-    "standard": lambda params, key, rules: init.standard(
-        params, roles.assign(params, rules).num_branches, key=key, rules=rules
-    ),
 }
 
 
@@ -159,9 +113,7 @@ STANDARDS = {
 )
 def test_standard_initialisations_draw_weights_zero_biases_and_keep_the_rest(name, network):
     net = _network(NETWORKS[network])
-    result = STANDARDS[name](net.params, jax.random.key(5), rules=net.rules)
-    _same_kind_of_tree(net.params, result)
-    result = by_path(result)
+    result = by_path(STANDARDS[name](net.params, jax.random.key(5), rules=net.rules))
     for path, value in by_path(net.params).items():
         if net.kinds[path] in WEIGHTS:
             assert not np.any(np.asarray(result[path]) == np.asarray(value)), path
@@ -195,42 +147,20 @@ def test_he_has_the_std_of_each_leaf(net):
         assert abs(squares / count - 1) < 5 * (2 / count) ** 0.5
 
 
-def _bottleneck(layers, blocks):
-    """Blocks of ``layers[b]`` convolutions each, and rules that know them."""
-    tree = {"stem": jnp.ones((3, 3, 3, 4)), "fc": jnp.ones((4, 2))}
-    for block in range(blocks):
-        for j in range(1, layers(block) + 1):
-            tree[f"block_{block}"] = tree.get(f"block_{block}", {})
-            tree[f"block_{block}"][f"conv_{j}"] = jnp.ones((1, 1, 4, 4))
-    rules = Rules(branch=r"block_(\d+)/conv_(\d+)", head="^fc", stem="^stem")
-    return filled(tree), rules
-
-
-def _check_layers(tree, rules, layers, blocks):
-    result = init.fixup(tree, depth=blocks, rules=rules)
-    np.testing.assert_array_equal(result["stem"], tree["stem"])
-    assert not np.any(result["fc"])
-    for block in range(blocks):
-        m = layers(block)
+def test_branches_of_two_to_eleven_layers_side_by_side():
+    layers = (2, 3, 4, 11)  # conv_11 is the last of eleven, not conv_9
+    tree = {
+        f"block_{block}": {f"conv_{j}": jnp.ones((1, 1, 4, 4)) for j in range(1, m + 1)}
+        for block, m in enumerate(layers)
+    }
+    tree, rules = filled(tree), Rules(branch=r"block_(\d+)/conv_(\d+)")
+    result = init.fixup(tree, depth=4, rules=rules)
+    for block, m in enumerate(layers):
         before, after = tree[f"block_{block}"], result[f"block_{block}"]
         assert not np.any(after[f"conv_{m}"])
         for j in range(1, m):
-            factor = np.float32(blocks ** (-1 / (2 * m - 2)))
+            factor = np.float32(4 ** (-1 / (2 * m - 2)))
             np.testing.assert_array_equal(after[f"conv_{j}"], factor * before[f"conv_{j}"])
-
-
-def test_branches_of_two_to_eleven_layers_side_by_side():
-    layers = {0: 2, 1: 3, 2: 4, 3: 11}.__getitem__  # conv_11 is the last of eleven, not conv_9
-    _check_layers(*_bottleneck(layers, 4), layers, 4)
-
-
-@pytest.mark.parametrize(("depth", "m", "factor"), [(54, 2, 0.1360828), (16, 3, 0.5), (1, 2, 1.0)])
-def test_the_factor_against_numbers_worked_out_by_hand(depth, m, factor):
-    tree, rules = _bottleneck(lambda block: m, depth)
-    tree = jax.tree.map(jnp.ones_like, tree)
-    result = init.fixup(tree, depth=depth, rules=rules)
-    # Seven digits were written down.
-    np.testing.assert_allclose(result["block_0"]["conv_1"], factor, rtol=1e-6)
 
 
 def test_linen_variables_with_their_wrapper_and_statistics():
@@ -249,16 +179,3 @@ def test_equinox_partitioned():
     result = init.fixup(arrays, depth=net.branches, rules=net.rules)
     whole = init.fixup(net.params, depth=net.branches, rules=net.rules)
     assert eqx.tree_equal(eqx.combine(result, static), whole)
-    np.testing.assert_array_equal(net.logits(eqx.combine(result, static)), 0)
-
-
-def test_an_nnx_model_itself():
-    nnx = pytest.importorskip("flax.nnx")
-    model = nnx_tree.ResNet(nnx.Rngs(0))
-    graph, state = nnx.split(model)
-    result = init.fixup(state, depth=nnx_tree.BLOCKS, rules=nnx_tree.RULES)
-    assert isinstance(result, nnx.State)
-    np.testing.assert_array_equal(nnx.merge(graph, result)(jnp.ones((1, 4, 4, 3))), 0)
-    nnx.update(model, result)
-    np.testing.assert_array_equal(model(jnp.ones((1, 4, 4, 3))), 0)
-    assert model(jnp.ones((1, 4, 4, 3))).shape == (1, 5)

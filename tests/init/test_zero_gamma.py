@@ -60,13 +60,6 @@ def test_norms_are_ordered_as_numbers():
         assert np.all(block["bn_2"]["scale"] == 1) and np.all(block["bn_10"]["bias"] == 1)
 
 
-@pytest.mark.parametrize(
-    ("scales", "error"),
-    [
-        (r"bn_(\d+)/scale", "1 last scales of norms found by .* for 3 residual branches"),
-        (r"nothing/(\d+)", "0 last scales of norms found"),
-    ],
-)
-def test_other_expressions_are_refused(scales, error):
-    with pytest.raises(ValueError, match=error):
-        init.zero_gamma(_tree(), 3, scales=scales, rules=RULES)
+def test_an_expression_that_finds_too_few_is_refused():
+    with pytest.raises(ValueError, match="1 last scales of norms found by scales="):
+        init.zero_gamma(_tree(), 3, scales=r"bn_(\d+)/scale", rules=RULES)

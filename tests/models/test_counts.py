@@ -103,14 +103,6 @@ def test_fixup_resnet_50_adds_seven_scalars_to_each_branch():
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))  # blocks, channels inside
 
 
-def test_the_shortcut_of_a_resnet_has_six_layers():
-    """Footnote 1 of the Fixup paper: the stem, four down-sampling layers, the head."""
-    outside = (roles.Role.STEM, roles.Role.SHORTCUT, roles.Role.HEAD)
-    leaves = roles.assign(shapes(ResNet(50, "fixup"))["params"]).leaves
-    found = [leaf.role for leaf in leaves if leaf.role in outside and leaf.path.endswith("kernel")]
-    assert [found.count(role) for role in outside] == [1, 4, 1]
-
-
 @pytest.mark.parametrize("network", [CifarResNet(depth=20), WideResNet(depth=22, width=2)])
 def test_schemes_add_what_their_anatomy_says(network):
     """Per branch: four biases and a multiplier (Fixup), or alpha and the convolutions' biases."""

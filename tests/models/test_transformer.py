@@ -270,35 +270,6 @@ def test_the_base_model_has_the_published_size():
     assert count == pytest.approx(65e6, rel=0.03)
 
 
-@pytest.mark.every(3)
-@every_anatomy
-def test_no_logit_depends_on_a_later_token(scheme):
-    model = small(scheme)
-    params = random_params(model)
-    before = logits_of(model, params)
-    for t in range(1, TARGET.shape[1]):
-        changed = TARGET.copy()
-        changed[:, t] = (TARGET[:, t] + 5) % V
-        after = logits_of(model, params, target=changed)
-        np.testing.assert_array_equal(after[:, :t], before[:, :t])
-        assert np.abs(after[:, t:] - before[:, t:]).max(axis=(1, 2)).min() > 1e-3
-
-
-@pytest.mark.every(2)
-@every_anatomy
-def test_padding_does_not_matter(scheme):
-    model = small(scheme)
-    params = random_params(model)
-    expected = logits_of(model, params, SOURCE[1:, :4], TARGET[1:, :3])
-    padded = logits_of(model, params)[1:, :3]
-    # The sums are over more terms, zeros, in another order.
-    assert_close(padded, expected, VALUES)
-    # Not even the padding token's own vector.
-    for side in ("encoder_embedding", "decoder_embedding"):
-        params[side]["embedding"][PAD] += 7
-    np.testing.assert_array_equal(logits_of(model, params)[1:, :3], padded)
-
-
 @pytest.mark.parametrize(
     ("shared", "tables"),
     [

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nf_resnets.init import Rules
-from tests.models.trees import quick_jit
 from tests.trees.network import CLASSES, filled
 
 D, HEADS, HIDDEN, LAYERS, VOCABULARY = 12, 2, 20, 2, 11
@@ -113,19 +112,12 @@ class NNXAttention(NNXBranch):
         super().__init__()
         self.mha = nnx.MultiHeadAttention(HEADS, D, decode=False, rngs=rngs)
 
-    def __call__(self, x):
-        return x + self.alpha[...] * self.gain[...] * self.mha(x + self.shift[...])
-
 
 class NNXFeedForward(NNXBranch):
     def __init__(self, rngs):
         super().__init__()
         self.linear_1 = nnx.Linear(D, HIDDEN, rngs=rngs)
         self.linear_2 = nnx.Linear(HIDDEN, D, rngs=rngs)
-
-    def __call__(self, x):
-        hidden = jax.nn.gelu(self.linear_1(x + self.shift[...]))
-        return x + self.alpha[...] * self.gain[...] * self.linear_2(hidden)
 
 
 class NNXViT(nnx.Module):
@@ -139,14 +131,6 @@ class NNXViT(nnx.Module):
             ]
         )
         self.head = nnx.Linear(D, CLASSES, rngs=rngs)
-
-    def __call__(self, images):
-        x = self.patches(images).reshape(images.shape[0], -1, D)
-        token = jnp.broadcast_to(self.cls[...], (x.shape[0], 1, D))
-        x = jnp.concatenate([token, x], axis=1) + self.positions[...]
-        for layer in self.layer:
-            x = layer["feed_forward"](layer["attention"](x))
-        return self.head(x[:, 0])
 
 
 _END = r"(?:kernel|bias)(?:/value)?$"
@@ -163,30 +147,23 @@ GPT_RULES = Rules(**_LAYERS, embedding="^tokens/", keep="^positions/")
 
 
 def vit(**options):
-    """``(params, rules, logits)`` of the Linen ViT."""
-    model, images = ViT(**options), jnp.ones((2, 4, 4, 3))
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-    return filled(shapes), VIT, quick_jit(lambda params: model.apply({"params": params}, images))
+    """``(params, rules)`` of the Linen ViT."""
+    images = jax.ShapeDtypeStruct((2, 4, 4, 3), jnp.float32)
+    return filled(jax.eval_shape(ViT(**options).init, jax.random.key(0), images)["params"]), VIT
 
 
 def gpt(**options):
-    """``(params, rules, logits)`` of the Linen GPT."""
-    model, tokens = GPT(**options), jnp.arange(10).reshape(2, 5)
+    """``(params, rules)`` of the Linen GPT."""
+    model, tokens = GPT(**options), jax.ShapeDtypeStruct((2, 5), jnp.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
-    rules = GPT_RULES
-    if not model.tied:
-        rules = dataclasses.replace(rules, head=rf"^head/{_END}")
-    if model.scanned:
-        rules = dataclasses.replace(rules, stacked="^layers/")
-    return filled(shapes), rules, quick_jit(lambda params: model.apply({"params": params}, tokens))
+    head = None if model.tied else rf"^head/{_END}"
+    stacked = "^layers/" if model.scanned else None
+    return filled(shapes), dataclasses.replace(GPT_RULES, head=head, stacked=stacked)
 
 
 def nnx_vit():
-    """``(params, rules, logits)`` of the NNX ViT."""
-    images = jnp.ones((2, 4, 4, 3))
-    graph, shapes, rest = nnx.split(nnx.eval_shape(lambda: NNXViT(nnx.Rngs(0))), nnx.Param, ...)
-    logits = quick_jit(lambda state: nnx.merge(graph, state, rest)(images))
-    return filled(shapes), VIT, logits
+    """``(params, rules)`` of the NNX ViT."""
+    return filled(nnx.state(nnx.eval_shape(lambda: NNXViT(nnx.Rngs(0))), nnx.Param)), VIT
 
 
 NETWORKS = {

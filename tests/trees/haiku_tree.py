@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from nf_resnets.init import Rules
-from tests.models.trees import quick_jit
-from tests.trees.network import CLASSES, Network, filled, images
+from tests.trees.network import CLASSES, IMAGES, Network, filled
 
 BLOCKS = 12
 
@@ -41,8 +40,7 @@ def network():
             return hk.Linear(CLASSES)(x.mean(axis=(1, 2)))
 
     model = hk.without_apply_rng(hk.transform(lambda x: ResNet()(x)))
-    x = images()
-    shapes = jax.eval_shape(model.init, jax.random.key(0), x)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGES)
     kinds = {
         "res_net/stem/w": "stem",
         "res_net/project/w": "shortcut",
@@ -55,5 +53,4 @@ def network():
         kinds |= {f"{block}/conv2_d_1/w": "last", f"{block}/conv2_d_1/b": "last_bias"}
         kinds |= {f"{block}/shift": "scalar_bias", f"{block}/gain": "multiplier"}
         kinds[f"{block}/alpha"] = "alpha"
-    apply = quick_jit(lambda params: model.apply(params, x))
-    return Network(filled(shapes), RULES, BLOCKS, kinds, apply, order)
+    return Network(filled(shapes), RULES, kinds, order)

@@ -4,8 +4,7 @@ import flax.linen as nn
 import jax
 
 from nf_resnets.init import Rules
-from tests.models.trees import quick_jit
-from tests.trees.network import CLASSES, Network, filled, images
+from tests.trees.network import CLASSES, IMAGES, Network, filled
 
 BLOCKS = (11, 2)  # more than ten: block_10 is before block_2 in the alphabet
 
@@ -65,8 +64,7 @@ RULES = Rules(
 
 
 def network():
-    model, x = ResNet(), images()
-    shapes = jax.eval_shape(model.init, jax.random.key(0), x)["params"]
+    shapes = jax.eval_shape(ResNet().init, jax.random.key(0), IMAGES)["params"]
     kinds = {
         "stem/kernel": "stem",
         "stem/bias": "bias",
@@ -84,5 +82,4 @@ def network():
             kinds[f"{block}/conv_2/bias"] = "last_bias"
             kinds |= {f"{block}/offset_{i}": "scalar_bias" for i in (1, 2, 3)}
             kinds |= {f"{block}/gain": "multiplier", f"{block}/alpha": "alpha"}
-    apply = quick_jit(lambda params: model.apply({"params": params}, x))
-    return Network(filled(shapes), RULES, sum(BLOCKS), kinds, apply, tuple(order))
+    return Network(filled(shapes), RULES, kinds, tuple(order))

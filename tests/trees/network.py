@@ -1,7 +1,6 @@
 """What the tests know of a network: its tree, its rules, and by hand what each leaf is."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,24 +10,26 @@ import numpy as np
 from nf_resnets.init import Rules
 
 CLASSES = 5
+IMAGES = jax.ShapeDtypeStruct((2, 4, 4, 3), jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A network of ``branches`` residual branches.
+    """``kinds`` says what each array is, by its path, without the library's rules.
 
-    ``kinds`` names every array of ``params`` by its path and says what it is: ``inner`` and
-    ``last`` weights of a branch, their bias vectors ``inner_bias`` and ``last_bias``, ``stem``,
-    ``shortcut``, ``head``, their bias vectors ``bias`` and ``head_bias``, the scalars
-    ``scalar_bias``, ``multiplier`` and ``alpha``. It is written without the library's rules.
+    These are ``inner`` and ``last`` weights of a branch, their bias vectors ``inner_bias`` and
+    ``last_bias``, ``stem``, ``shortcut``, ``head``, their bias vectors ``bias`` and ``head_bias``,
+    the scalars ``scalar_bias``, ``multiplier`` and ``alpha``.
     """
 
     params: Any
     rules: Rules | None
-    branches: int
     kinds: dict[str, str]
-    logits: Callable[[Any], jax.Array]
     order: tuple[str, ...]  # the branches' names from the input to the output
+
+    @property
+    def branches(self):
+        return len(self.order)
 
 
 def by_path(tree):
@@ -61,8 +62,3 @@ def replaced(tree, values):
         name = jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
         leaves.append(values.get(name, leaf))
     return treedef.unflatten(leaves)
-
-
-def images(channels=3):
-    """Two images ``[2, 4, 4, C]``."""
-    return jnp.asarray(np.random.default_rng(1).standard_normal((2, 4, 4, channels)), "float32")

@@ -3,13 +3,11 @@
 import jax
 
 from nf_resnets import models
-from tests.models.trees import quick_jit
-from tests.trees.network import CLASSES, Network, filled, images
+from tests.trees.network import CLASSES, IMAGES, Network, filled
 
 
 def _network(model, scalar_biases, blocks):
-    x = images()
-    shapes = jax.eval_shape(model.init, jax.random.key(0), x)["params"]
+    shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGES)["params"]
     anatomy = model.scheme
     kinds = {"stem/kernel": "stem", "head/kernel": "head", "head/bias": "head_bias"}
     if anatomy == "skipinit":
@@ -27,8 +25,7 @@ def _network(model, scalar_biases, blocks):
             else:
                 kinds |= {f"{block}/{name}": "scalar_bias" for name in scalar_biases}
                 kinds[f"{block}/multiplier"] = "multiplier"
-    apply = quick_jit(lambda params: model.apply({"params": params}, x))
-    return Network(filled(shapes), None, model.num_branches, kinds, apply, tuple(order))
+    return Network(filled(shapes), None, kinds, tuple(order))
 
 
 def cifar_resnet(scheme):

@@ -1,11 +1,9 @@
 """A hand-written ResNet whose blocks are scanned: every leaf has a leading axis over branches."""
 
-import jax
 import jax.numpy as jnp
 
 from nf_resnets.init import Rules
-from tests.models.trees import quick_jit
-from tests.trees.network import CLASSES, Network, filled, images
+from tests.trees.network import CLASSES, Network, filled
 
 BLOCKS = 12
 
@@ -19,25 +17,6 @@ RULES = Rules(
     alpha=r"/alpha$",
     stacked=r"^layers/",
 )
-
-
-def _convolve(x, kernel):
-    return jax.lax.conv_general_dilated(
-        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-
-
-def _block(x, layers):
-    h = _convolve(jax.nn.relu(x + layers["shift"]), layers["conv_1"]["w"])
-    h = jax.nn.relu(h + layers["conv_1"]["b"].reshape(1, 1, 1, -1))
-    h = _convolve(h, layers["conv_2"]["w"]) + layers["conv_2"]["b"].reshape(1, 1, 1, -1)
-    return _convolve(x, layers["skip"]["w"]) + layers["alpha"] * layers["gain"] * h, None
-
-
-def _logits(params):
-    x = _convolve(images(), params["in"]["w"])
-    x, _ = jax.lax.scan(_block, x, params["layers"])
-    return x.mean(axis=(1, 2)) @ params["out"]["w"] + params["out"]["b"].reshape(1, -1)
 
 
 def network():
@@ -68,4 +47,4 @@ def network():
         "out/b": "head_bias",
     }
     order = tuple(f"layers[{number}]" for number in range(BLOCKS))
-    return Network(filled(params), RULES, BLOCKS, kinds, quick_jit(_logits), order)
+    return Network(filled(params), RULES, kinds, order)

@@ -1,0 +1,165 @@
+"""T-Fixup, DeepNorm and Admin: leaf by leaf, and constants against the published formulas."""
+
+import functools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from nf_resnets import init, roles, schemes
+from nf_resnets.init import Rules
+from nf_resnets.init.transformers import alpha_beta
+from nf_resnets.models.transformer import Transformer
+
+ROUNDING = 1.3e-7  # two roundings of float32: of the factor and of the product
+ENCODER, DECODER = 2, 3  # layers
+DEPTH = 2 * ENCODER + 3 * DECODER
+
+
+@functools.cache
+def network(scheme, d_model=16, **options):
+    """A Transformer and its parameters as shapes."""
+    model = Transformer(
+        vocab_size=50, encoder_layers=ENCODER, decoder_layers=DECODER, d_model=d_model,
+        num_heads=2, d_ff=2 * d_model, scheme=scheme, **options,
+    )  # fmt: skip
+    tokens = jax.ShapeDtypeStruct((1, 2), np.int32)
+    return model, jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
+
+
+def drawn(shapes):
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype("f4"), shapes)
+
+
+SMALLER = {  # of the kernels of encoder and decoder, by the papers
+    "t_fixup": (0.67 * ENCODER**-0.25, (9 * DECODER) ** -0.25),
+    "deepnorm": (1.15 * (ENCODER**4 * DECODER) ** -0.0625, (12 * DECODER) ** -0.25),  # torchscale
+}
+
+
+def factor(scheme, path):
+    """What the leaf of a path is multiplied by."""
+    smaller = SMALLER[scheme]
+    if path.endswith("embedding/embedding"):
+        tables = ((9 * ENCODER) ** -0.25, smaller[1]) if scheme == "t_fixup" else (1, 1)
+        return tables[path.startswith("decoder")]
+    *_, branch, layer, kind = ["", "", *path.split("/")]
+    if kind == "kernel" and (layer in ("value", "out") or branch == "feed_forward"):
+        return smaller[path.startswith("decoder/")]
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "shared", "tables"),
+    [("t_fixup", "none", 2), ("t_fixup", "target", 2), ("t_fixup", "all", 1),
+     ("deepnorm", "none", 0)],
+)  # fmt: skip
+def test_every_leaf_of_our_transformer(scheme, shared, tables):
+    before = drawn(network(scheme, shared=shared)[1])
+    after = schemes.get(scheme).init(before, DEPTH)
+    factors = []
+    for (keys, old), new in zip(
+        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
+    ):
+        path = roles.path_name(keys)
+        factors.append(factor(scheme, path))
+        np.testing.assert_allclose(new, factors[-1] * old, rtol=ROUNDING, err_msg=path)
+    # 2 + 2 kernels of the encoder, 4 + 2 of the decoder, and the embeddings.
+    assert sum(value != 1 for value in factors) == 4 + 6 + tables
+
+
+def test_with_a_key_the_weights_are_drawn():
+    given = drawn(network("t_fixup", d_model=64)[1])
+    after = init.t_fixup(given, DEPTH, key=jax.random.key(5))
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(after):
+        path = roles.path_name(keys)
+        if path.endswith("/bias"):
+            assert not leaf.any(), path
+        elif path.endswith("kernel"):
+            limit = factor("t_fixup", path) * math.sqrt(6 / sum(leaf.shape[-2:]))
+            # The largest of n uniform draws lies a part of 10 / n below the limit, or more, once in
+            # exp(10) = 22,000 times; the limit itself is rounded.
+            assert 1 - 10 / leaf.size < np.abs(leaf).max() / limit < 1 + 1e-6, path
+        else:
+            # Of a standard deviation, five standard errors.
+            std = leaf.std() / (factor("t_fixup", path) * 64**-0.5)
+            assert std == pytest.approx(1, abs=5 / math.sqrt(2 * leaf.size)), path
+
+
+def test_fairseqs_names_by_rules():
+    """A tree that is not stacked, of three and two layers."""
+    attention = {name: np.ones((4, 4)) for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
+    mlp = {"fc1": np.ones((8, 4)), "fc2": np.ones((4, 8))}
+    encoder = {"self_attn": attention, "mlp": mlp}
+    decoder = {"self_attn": attention, "encoder_attn": attention, "mlp": mlp}
+    tree = {
+        "encoder_tokens": np.ones((9, 4)),
+        "decoder_tokens": np.ones((9, 4)),
+        "encoder_layers": {str(i): encoder for i in range(3)},
+        "decoder_layers": {str(i): decoder for i in range(2)},
+        "embed_out": np.ones((9, 4)),
+    }
+    rules = Rules(
+        branch=r"(encoder|decoder)_layers/(\d+)/(\w+)/(q_proj|k_proj|v_proj|out_proj|fc1|fc2)$",
+        embedding=r"_tokens$",
+        head=r"^embed_out$",
+        order=("encoder", "decoder", "q_proj", "k_proj", "v_proj", "out_proj"),
+        layout="OIHW",
+    )
+    after = init.t_fixup(tree, 3 * 2 + 2 * 3, rules=rules)
+    small, smaller = 0.67 * 3**-0.25, (9 * 2) ** -0.25
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(after):
+        path = roles.path_name(keys)
+        expected = smaller if path.startswith("decoder") else small
+        if path == "encoder_tokens":
+            expected = (9 * 3) ** -0.25
+        elif path == "embed_out" or path.endswith(("q_proj", "k_proj")):
+            expected = 1
+        np.testing.assert_allclose(leaf, expected, rtol=1e-6, err_msg=path)
+
+
+@pytest.mark.parametrize("name", ["deepnorm", "admin"])
+def test_constants_of_both_stacks_and_of_one(name):
+    scheme = schemes.get(name)
+    begins = tuple(k == 12 for k in range(30))  # 6 + 6 layers
+    expected = {
+        "deepnorm": (0.81 * (6**4 * 6) ** 0.0625, 18**0.25, 60**0.25),
+        "admin": tuple((n / math.log(n) - 1) ** 0.5 for n in (13, 19, 61)),
+    }
+    encoder, decoder, alone = expected[name]
+    found = scheme.constants(30, begins).identity
+    np.testing.assert_allclose(found, [encoder] * 12 + [decoder] * 18, rtol=1e-6)
+    np.testing.assert_allclose(scheme.constants(60, (False,) * 60).identity, alone, rtol=1e-6)
+    with pytest.raises(ValueError, match="transitions=None found"):
+        scheme.constants(30)
+
+
+@pytest.mark.parametrize("layers", [1, 6, 1000])
+def test_the_bound_of_deepnorms_update_does_not_depend_on_the_depth(layers):
+    """A sum over branches of ``(v^2 + w^2) / alpha^2``: 1 for one stack, and for a decoder."""
+
+    def bound(branches, alpha, beta):
+        return branches * 2 / beta**2 / alpha**2
+
+    assert bound(2 * layers, *alpha_beta(layers, 0)[0]) == pytest.approx(1, rel=1e-12)
+    assert bound(2 * layers, *alpha_beta(0, layers)[1]) == pytest.approx(1, rel=1e-12)
+    for encoder in (6, 60):
+        own, (alpha, beta) = alpha_beta(encoder, layers)
+        assert bound(3 * layers, alpha, beta) == pytest.approx(1, rel=1e-12)
+        # An encoder's goes through M cross-attentions; 0.81 and 1.15 are rounded as published.
+        through = layers / beta**2 / alpha
+        product = 2 * 2 * 1.15**2 / 0.81**2 / 12**0.5 / 3**0.25
+        assert through * bound(2 * encoder, *own) == pytest.approx(product, rel=1e-12)
+
+
+def test_what_does_not_fit_is_refused():
+    params = drawn(network("plain")[1])
+    with pytest.raises(ValueError, match="no norms found in params"):
+        init.deepnorm(params, DEPTH)
+    with pytest.raises(ValueError, match="decoder='nowhere' matches no residual branch"):
+        init.t_fixup(params, DEPTH, decoder="nowhere")
+    convs = {f"conv_{j}": np.ones((3, 3, 4, 4)) for j in (1, 2, 3)}
+    with pytest.raises(ValueError, match="branch 'block' has m = 3 layers"):
+        init.t_fixup({"block": convs}, 1, rules=Rules(branch=r"(block)/conv_(\d)"))
