@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from nf_resnets import init, models
 from nf_resnets.analysis.bounds import homogeneous_sets
@@ -52,3 +53,29 @@ def test_the_sets_are_those_of_figure_2_and_scale_the_logits(kind):
     for members in sets.values():
         # A factor of 2 changes exponents only, so that nothing is rounded differently.
         np.testing.assert_array_equal(logits(doubled(params, members)), 2 * before)
+
+
+def test_the_papers_examples_and_their_composition_are_homogeneous_functions():
+    """Definition 1, proposition 1; a bias, a sigmoid and a normalization are not."""
+    kernel = jnp.linspace(-1, 1, 18).reshape(3, 3, 1, 2)
+
+    def convolution(at):
+        return jax.lax.conv_general_dilated(
+            at, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    def dropout(at):
+        drop = nn.Dropout(0.5, deterministic=False)
+        return drop.apply({}, at, rngs={"dropout": jax.random.key(0)})
+
+    homogeneous = [
+        convolution, dropout, nn.relu,
+        lambda at: nn.max_pool(at, (2, 2), (2, 2)),
+        lambda at: nn.avg_pool(at, (2, 2), (2, 2)),
+        lambda at: jnp.concatenate([at, convolution(at)], axis=-1),
+        lambda at: nn.max_pool(nn.relu(convolution(at) + at), (2, 2)),
+    ]  # fmt: skip
+    others = [lambda at: convolution(at) + 1, nn.sigmoid, nn.standardize]
+    for function in homogeneous + others:
+        once, twice = (quick_jit(function)(at) for at in (IMAGES, 2 * IMAGES))
+        assert np.array_equal(twice, 2 * once) == (function in homogeneous)

@@ -46,7 +46,12 @@ def numpy_norm(x, p, stats, name, scheme, train):
 def numpy_max_pool(x, size, stride, padding=0):
     """The maxima over windows, those of the padding left out."""
     widths = ((0, 0), (padding, padding), (padding, padding), (0, 0))
-    return _pooled(np.pad(x, widths, constant_values=-np.inf), size, stride, np.max)
+    x = np.pad(x, widths, constant_values=-np.inf)
+    rows, columns = ((x.shape[axis] - size) // stride + 1 for axis in (1, 2))
+    y = np.empty((x.shape[0], rows, columns, x.shape[3]))
+    for i, j in np.ndindex(rows, columns):
+        y[:, i, j] = x[:, i * stride :, j * stride :][:, :size, :size].max((1, 2))
+    return y
 
 
 def numpy_average_pool(x, size):
@@ -55,15 +60,6 @@ def numpy_average_pool(x, size):
     y = np.empty((x.shape[0], rows, columns, x.shape[3]))
     for i, j in np.ndindex(rows, columns):
         y[:, i, j] = x[:, i * size : (i + 1) * size, j * size : (j + 1) * size].mean((1, 2))
-    return y
-
-
-def _pooled(x, size, stride, reduce):
-    rows, columns = ((x.shape[axis] - size) // stride + 1 for axis in (1, 2))
-    y = np.empty((x.shape[0], rows, columns, x.shape[3]))
-    for i, j in np.ndindex(rows, columns):
-        window = x[:, i * stride : i * stride + size, j * stride : j * stride + size]
-        y[:, i, j] = reduce(window, axis=(1, 2))
     return y
 
 

@@ -36,10 +36,3 @@ def test_options_reach_the_network():
     assert (model.num_classes, model.stem_channels) == (7, 8)
     assert make("transformer-2", "fixup", vocab_size=5).vocab_size == 5
     assert ARCHITECTURES["wrn"].smallest("fixup", num_classes=3).num_classes == 3
-
-
-def test_a_depth_or_a_scheme_that_does_not_fit_is_refused_by_the_network():
-    with pytest.raises(ValueError, match="depth=21 found; a CIFAR ResNet has 6n"):
-        make("cifar-resnet-21", "fixup")
-    with pytest.raises(ValueError, match="'fixup' is for .*; expected one for plain networks"):
-        make("vgg-16", "fixup")

@@ -109,10 +109,3 @@ def test_in_the_test_there_is_no_noise_and_in_training_there_is(model):
     for one in (model.clone(survival=0.5), model.clone(conv_dropout=0.3)):
         found = applied(one, params)
         assert np.all(np.isfinite(found)) and np.abs(found - plain).max() > 1e-3
-
-
-def test_keys_are_asked_for():
-    model = WideResNet(depth=10, stem_channels=2, survival=0.5)
-    params = small.he_variables(model)["params"]
-    with pytest.raises(ValueError, match="keys=None found; a network with stochastic depth"):
-        model.apply({"params": params}, IMAGES, train=True)

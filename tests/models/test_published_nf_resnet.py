@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import init, schemes
-from nf_resnets.models import ResNet, conv
+from nf_resnets import schemes
+from nf_resnets.models import ResNet
 from nf_resnets.models.blocks import Layers
-from nf_resnets.models.layers import max_pool
 from tests.models.trees import assert_close, block_trees, images, quick_jit, random_variables
 
 # Of the largest logit: float32's rounding on both sides, through 26 layers; seen: 1e-6.
@@ -81,31 +80,6 @@ def test_matches_the_published_network(side):
     assert_close(logits, expected, ROUNDING)
 
 
-@pytest.mark.parametrize("size", [1, 3, 7])
-@pytest.mark.parametrize("sides", [(8, 8), (6, 9), (3, 7)])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-def test_same_padding(size, sides, stride):
-    x, kernel = images(0, 2, *sides, 3), images(1, size, size, 3, 4)
-    expected = jax.lax.conv_general_dilated(
-        x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-    found = conv(x, kernel, stride, same_padding=True)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    if stride < 3:
-        uneven = stride == 2 and size > 1 and any(side % 2 == 0 for side in sides)
-        alike = conv(x, kernel, stride)
-        assert np.allclose(alike, expected, rtol=0, atol=1e-4) != uneven
-
-
-def test_same_padding_of_the_pool():
-    x = np.arange(36.0, dtype="f4").reshape(1, 6, 6, 1)
-    assert max_pool(x, 3, 2, 1, same_padding=True)[0, :, :, 0].tolist() == [
-        [14, 16, 17],
-        [26, 28, 29],
-        [32, 34, 35],
-    ]
-
-
 # --- timm's ------------------------------------------------------------------------------------
 
 
@@ -154,17 +128,3 @@ def test_timms_branches_start_at_zero_by_their_last_gains():
             assert "alpha" not in block
             assert not np.any(block["conv_3"]["gain"])
             assert np.all(block["conv_1"]["gain"] == 1) and np.all(block["conv_2"]["gain"] == 1)
-    # The draws are the paper's.
-    paper = draw(init.nf_resnet)(_with_alphas(params), model.num_branches, key=jax.random.key(1))
-    np.testing.assert_array_equal(result["stem"]["kernel"], paper["stem"]["kernel"])
-    np.testing.assert_array_equal(result["head"]["kernel"], paper["head"]["kernel"])
-
-
-def _with_alphas(params):
-    def block(part, p):
-        return {**p, "alpha": np.ones((1,) if part == "rest" else (), "f4")}
-
-    return {
-        name: {part: block(part, p) for part, p in tree.items()} if "stage" in name else tree
-        for name, tree in params.items()
-    }

@@ -1,7 +1,6 @@
 """Groups of blocks that the backward pass recomputes: a plain loop's numbers, in less memory."""
 
 import functools
-import math
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from nf_resnets import schemes
 from nf_resnets.models.blocks import PreActivationBlock
-from nf_resnets.models.stage import KEPT_IN_BLOCK, Stage, group_size
+from nf_resnets.models.stage import KEPT_IN_BLOCK, Stage
 from nf_resnets.schemes import BranchConstants
 from tests.models.trees import assert_close, images, quick_jit, random_variables, shapes
 
@@ -41,7 +40,7 @@ class Block(nn.Module):
 
 
 @functools.cache
-def everything(num_blocks: int, *, mutable: tuple[str, ...], **options: Any):
+def everything(num_blocks: int, **options: Any):
     """Output, gradients (of parameters and input) and all that the blocks wrote."""
     stage = Stage(Block, num_blocks=num_blocks, stride=1, **options)
     rng = np.random.default_rng(num_blocks)
@@ -57,34 +56,23 @@ def everything(num_blocks: int, *, mutable: tuple[str, ...], **options: Any):
     variables = random(jax.eval_shape(stage.init, jax.random.key(0), x, constants))
 
     def loss_fn(params: Any, x: jax.Array):
-        y, written = stage.apply(
-            {**variables, "params": params},
-            x,
-            constants,
-            mutable=mutable,
-        )
+        variables_of = {**variables, "params": params}
+        y, written = stage.apply(variables_of, x, constants, mutable=["batch_stats"])
         return jnp.sin(y).sum(), (y, written)
 
     grad = quick_jit(jax.grad(loss_fn, (0, 1), has_aux=True))
     return grad(variables["params"], x)
 
 
-@pytest.mark.every(6)  # 1 and 18 blocks
-@pytest.mark.parametrize("num_blocks", NUM_BLOCKS)
-def test_groups_compute_what_a_loop_computes(num_blocks):
+@pytest.mark.every(9)  # 1 block, and 18 of them unrolled by three
+@pytest.mark.parametrize(
+    ("num_blocks", "options"),
+    [*((n, {}) for n in NUM_BLOCKS), (30, {"unroll": 17}), (18, {"unroll": 3})],
+)
+def test_groups_compute_what_a_loop_computes(num_blocks, options):
     """Values, gradients and running statistics, with each block's own numbers."""
-    found, expected = (
-        everything(num_blocks, mutable=("batch_stats",), remat=remat) for remat in (True, False)
-    )
-    assert_close(found, expected, TOLERANCE)
-
-
-@pytest.mark.parametrize("unroll", [3, pytest.param(17, marks=pytest.mark.slow)])
-def test_unrolled_groups_compute_what_a_loop_computes(unroll):
-    options = {"mutable": ("batch_stats",)}
-    found = everything(18, **options, remat=True, unroll=unroll)
-    expected = everything(18, **options, remat=False)
-    assert_close(found, expected, TOLERANCE)
+    found = everything(num_blocks, remat=True, **options)
+    assert_close(found, everything(num_blocks, remat=False), TOLERANCE)
 
 
 def test_the_loop_is_the_blocks_one_after_another():
@@ -102,16 +90,6 @@ def test_the_loop_is_the_blocks_one_after_another():
         y = block(own, y, constants.part(k + 1))
     found = quick_jit(lambda p, x: stage.apply({"params": p}, x, constants))(params, x)
     assert_close(found, y, TOLERANCE)
-
-
-def test_groups_are_of_the_square_root():
-    """Within a quarter of the least memory; a remainder is the last, shorter group."""
-    for length in range(1, 3000):
-        size = group_size(length)
-        assert 1 <= size <= length
-        kept = math.ceil(length / size) + KEPT_IN_BLOCK * size
-        # The least over real numbers, a quarter more for the divisor, one group for rounding.
-        assert kept <= 1.25 * 2 * (KEPT_IN_BLOCK * length) ** 0.5 + KEPT_IN_BLOCK + 1
 
 
 # --- Memory ------------------------------------------------------------------------------------

@@ -159,9 +159,3 @@ def test_matches_numpy(depth, version, scheme):
     expected, stats = reference(x)
     assert_close(logits, expected, VALUES[scheme])
     assert_close(dict(updated).get("batch_stats", {}), stats, VALUES[scheme])
-
-
-@pytest.mark.parametrize("depth", [20, "50"])
-def test_refuses_other_depths(depth):
-    with pytest.raises(ValueError, match=f"depth={depth!r} found; a ResNet for ImageNet has 18, "):
-        ResNet(depth)

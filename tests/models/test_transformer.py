@@ -12,7 +12,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from nf_resnets import analysis, init, roles, schemes
@@ -52,7 +51,6 @@ SKIPS = {
     "deepnorm": (0.81 * (2**4 * 3) ** 0.0625, 9**0.25),
     "admin": ((5 / math.log(5) - 1) ** 0.5, (10 / math.log(10) - 1) ** 0.5),
 }
-every_anatomy = pytest.mark.parametrize("scheme", ALL, ids=[scheme.name for scheme in ALL])
 
 
 def small(scheme=FIXUP, **options):
@@ -208,8 +206,6 @@ def test_init_is_the_standard_one():
             # The largest of more than 4096 uniform draws lies 1e-3 below the limit or less, but
             # for one time in 60 (it is exp(-4096 * 1e-3)).
             assert limit * (1 - 1e-3) < np.abs(leaf).max() <= limit
-        elif leaf.ndim == 1 or leaf.shape[0] in (2, 3):
-            assert np.isin(leaf, (0, 1)).all()  # biases, norms
     embedding = params["decoder_embedding"]["embedding"]
     assert not embedding[PAD].any()
     for draws in (embedding[1:], params["head"]["kernel"]):
@@ -219,34 +215,21 @@ def test_init_is_the_standard_one():
 
 def test_fixup_of_six_and_six_layers():
     model = small("fixup", encoder_layers=None, decoder_layers=None)
-    assert model.num_branches == 30
     before = random_params(model)
     after = init.fixup(before, depth=30)
     factors = {"query": -1 / 6, "key": -1 / 6, "value": -1 / 6, "linear_1": -1 / 2}
-    for side in ("encoder", "decoder"):
-        for name, branch in before[side]["layers"].items():
-            new = after[side]["layers"][name]
-            np.testing.assert_array_equal(new["multiplier"], np.ones(6))
-            for layer in branch:
-                if layer in factors:
-                    # Two roundings of float32: of the factor and of the product.
-                    np.testing.assert_allclose(
-                        new[layer]["kernel"],
-                        branch[layer]["kernel"] * 30.0 ** factors[layer],
-                        rtol=1.2e-7,
-                    )
-                elif layer in ("out", "linear_2"):
-                    assert branch[layer]["kernel"].any() and not new[layer]["kernel"].any()
-                elif layer != "multiplier":
-                    assert not new[layer].any()
-    assert not after["head"]["kernel"].any()
-    for side in ("encoder_embedding", "decoder_embedding"):
-        np.testing.assert_array_equal(after[side]["embedding"], before[side]["embedding"])
-
-    logits = logits_of(model, after)
-    assert not logits.any()
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, TARGET)
-    assert float(losses.mean()) == pytest.approx(math.log(V), rel=1e-6)  # float32's rounding
+    for (path, old), new in zip(
+        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
+    ):
+        *_, layer, kind = (key.key for key in path)
+        if kind == "multiplier":
+            np.testing.assert_array_equal(new, 1)
+        elif layer in factors:
+            # Two roundings of float32: of the factor and of the product.
+            np.testing.assert_allclose(new, old * 30.0 ** factors[layer], rtol=1.2e-7)
+        else:
+            np.testing.assert_array_equal(new, old if kind == "embedding" else 0)
+    assert not logits_of(model, after).any()
 
 
 def test_the_base_model_has_the_published_size():
@@ -322,12 +305,10 @@ def test_dropout_is_in_training_only_and_of_its_rate():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shared": "head"}, "shared='head' found; expected 'none', 'target' or 'all'"),
-        ({"shared": "all"}, "source_vocab_size=15 and vocab_size=13 found; expected one vocabul"),
-        ({"shared": "target", "scheme": "mup"}, "shared='target' with scheme='mup' found; ex"),
-        ({"scheme": "batchnorm"}, "scheme='batchnorm' is for .*; expected one for transformer"),
+        ({"shared": "head"}, "shared='head' found"),
+        ({"shared": "all"}, "source_vocab_size=15 and vocab_size=13 found"),
+        ({"shared": "target", "scheme": "mup"}, "shared='target' with scheme='mup' found"),
         ({"scheme": scheme("a", norm="group")}, "norm='group', norm_place='default'.* found"),
-        ({"scheme": scheme("a", standardized="timm")}, r"Anatomy\(standardized=...\) found"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, message):

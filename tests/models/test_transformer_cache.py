@@ -34,15 +34,18 @@ def step_by_step(model, params, length=8):
     return np.stack(found, axis=1), jax.tree.map(jnp.shape, kept)
 
 
-@pytest.mark.every(12)
+@pytest.mark.every(5)
 @pytest.mark.parametrize(
-    ("scheme", "shared"),
-    [*((scheme, "none") for scheme in ALL), (ALL[0], "target"), (ALL[3], "all")],
-    ids=lambda value: getattr(value, "name", value),
+    ("scheme", "options"),
+    [
+        *((scheme, {}) for scheme in ALL),
+        (ALL[0], {"positions": "fairseq"}),
+        (ALL[0], {"shared": "target"}),
+        (ALL[3], {"shared": "all", "source_vocab_size": None}),
+    ],
 )
-def test_the_logits_are_those_of_the_whole_sequence(scheme, shared):
-    sizes = {"source_vocab_size": None} if shared == "all" else {}
-    model = small(scheme, shared=shared, **sizes)
+def test_the_logits_are_those_of_the_whole_sequence(scheme, options):
+    model = small(scheme, **options)
     params = random_params(model)
     found, _ = step_by_step(model, params)
     whole = np.asarray(quick_jit(model.apply)({"params": params}, SOURCE, TARGET))
