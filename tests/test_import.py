@@ -68,9 +68,6 @@ def test_what_an_import_costs_and_brings():
     assert readers == []
     # jax.distributed.initialize must come before the first use of a device, and users import first.
     assert used is False
-    # The check can fail.
-    code = "import jax; jax.devices()" + USED + "print(json.dumps(used))"
-    assert "before backends are initialized" in in_a_fresh_process(code)
     # An initialiser costs no more than JAX, which takes about 1 s. Processor time and not the
     # clock's, which on a busy machine says nothing, and a second and a third try where the other
     # processes took much out of the caches.

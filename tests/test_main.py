@@ -31,12 +31,6 @@ def test_the_version_is_the_packages(monkeypatch, capsys):
     assert capsys.readouterr().out == f"{nf_resnets.__version__}\n"
 
 
-def test_a_shell_completes_all_commands(monkeypatch, capsys):
-    assert not run(monkeypatch, "--tyro-print-completion", "bash")
-    script = capsys.readouterr().out
-    assert all(word in script for word in ("find-lr", "--peak-lr", "--platforms", "--grid"))
-
-
 def test_all_experiments_have_a_name():
     root = Path(entry.__file__).parents[1] / "experiments"
     assert {*entry.experiments()} == {path.stem for path in root.glob("*_*.py")} - {"__init__"}

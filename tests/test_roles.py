@@ -11,12 +11,10 @@ import numpy as np
 import optax
 import pytest
 
-from nf_resnets import roles
+from nf_resnets import models, roles
 from nf_resnets.roles import Role, Rules
 from tests.trees import (
     equinox_tree,
-    haiku_tree,
-    linen_tree,
     nnx_tree,
     our_models,
     stacked_tree,
@@ -24,9 +22,7 @@ from tests.trees import (
 from tests.trees.network import by_path
 
 NETWORKS = {
-    "linen": linen_tree.network,
     "nnx": nnx_tree.network,
-    "haiku": haiku_tree.network,
     "equinox": equinox_tree.network,
     "stacked": stacked_tree.network,
     "CifarResNet": functools.partial(our_models.cifar_resnet, "fixup"),
@@ -129,11 +125,6 @@ def test_the_last_group_orders_the_layers(pattern, layers):
     assert found == {f"b/{name}": j for j, name in enumerate(layers, 1)}
 
 
-def test_one_branch_without_an_outer_group():
-    role_map = roles.assign(_blocks("b")["b"], Rules(r"conv_(\d)"))
-    assert [(branch.k, branch.m) for branch in role_map.branches] == [(1, 2)]
-
-
 def test_stacked_positions_number_the_branches():
     stack = {"conv_1": jnp.ones((3, 1, 1, 2, 2)), "conv_2": jnp.ones((3, 1, 1, 2, 2))}
     tree = {"stage_2": {"first": _blocks("b")["b"], "rest": stack}, "stage_1": {"rest": stack}}
@@ -160,17 +151,13 @@ class Pair:
     right: jax.Array
 
 
-@jax.tree_util.register_pytree_node_class
-@dataclasses.dataclass
-class Keyless:
-    values: tuple
+class Keyless(tuple):
+    pass
 
-    def tree_flatten(self):
-        return self.values, None
 
-    @classmethod
-    def tree_unflatten(cls, aux, values):
-        return cls(tuple(values))
+jax.tree_util.register_pytree_node(
+    Keyless, lambda node: (tuple(node), None), lambda _, v: Keyless(v)
+)
 
 
 def test_the_path_of_every_kind_of_key():
@@ -204,86 +191,27 @@ def test_map_keeps_what_it_is_given_and_refuses_another_tree():
 
 
 def test_roles_of_shapes_alone():
-    net = linen_tree.network()
+    net = nnx_tree.network()
     shapes = jax.eval_shape(lambda: net.params)
     assert roles.assign(shapes, net.rules).leaves == roles.assign(net.params, net.rules).leaves
-
-
-def test_fans_of_every_layout_agree():
-    hwio = roles.Leaf("w", Role.STEM, (3, 5, 7, 11), weight=True, axes="HWIO")
-    oihw = roles.Leaf("w", Role.STEM, (11, 7, 3, 5), weight=True, axes="OIHW")
-    linear = roles.Leaf("w", Role.HEAD, (11, 7), weight=True, axes="OI")
-    stacked = roles.Leaf("w", Role.STEM, (9, 3, 5, 7, 11), stacked=True, weight=True, axes="NHWIO")
-    for leaf in (hwio, oihw, stacked):
-        assert roles.fans(leaf) == (3 * 5 * 7, 3 * 5 * 11)
-    assert roles.fans(linear) == (7, 11)
-    heads = roles.Leaf("w", Role.BRANCH, (7, 2, 3, 5), stacked=True, weight=True, axes="NIIO")
-    assert roles.fans(heads) == (6, 5)
-
-
-def _seconds(function):
-    """Processor seconds, the fewest of three tries: others may use the machine, too."""
-    best = float("inf")
-    for _ in range(3):
-        start = time.process_time()
-        function()
-        best = min(best, time.process_time() - start)
-    return best
-
-
-def test_ten_thousand_layers_scanned():
-    """WRN of 10,000 layers: L = 4,998, its branches numbered without a loop over leaves each."""
-    shape = jax.ShapeDtypeStruct((1665, 3, 3, 4, 4), jnp.float32)
-    one = jax.ShapeDtypeStruct((3, 3, 4, 4), jnp.float32)
-    tree = {
-        f"stage_{s}": {
-            part: {f"conv_{j}": {"kernel": leaf} for j in (1, 2)}
-            for part, leaf in (("first", one), ("rest", shape))
-        }
-        for s in (1, 2, 3)
-    }
-    role_map = roles.assign(tree)
-    assert role_map.num_branches == 4998
-    role_map.check_depth(4998)
-    assert role_map.branches[-1].name == "stage_3/rest[1664]"
-    assert role_map.leaves[-1].branches[-1] == 4998
-    # Some 10 ms on one core; a hundred times that would be a square in L.
-    assert _seconds(lambda: roles.assign(tree)) < 1
 
 
 def test_two_thousand_blocks_one_by_one():
     one = jax.ShapeDtypeStruct((3, 3, 4, 4), jnp.float32)
     tree = {f"block_{b}": {"conv_1": one, "conv_2": one} for b in range(2000)}
-    rules = Rules(branch=r"block_(\d+)/conv_(\d+)")
-    role_map = roles.assign(tree, rules)
+    start = time.process_time()
+    role_map = roles.assign(tree, Rules(branch=r"block_(\d+)/conv_(\d+)"))
+    # Some 60 ms; a square in their number would take minutes.
+    assert time.process_time() - start < 10
     assert [branch.name for branch in role_map.branches] == [f"block_{b}" for b in range(2000)]
-    # Some 60 ms.
-    assert _seconds(lambda: roles.assign(tree, rules)) < 3
-
-
-def _transformer_tree(encoder=2, decoder=3):
-    """The names of our Transformer: layers scanned, attention and feed-forward in each."""
-
-    def attention(n):
-        square = jax.ShapeDtypeStruct((n, 4, 4), jnp.float32)
-        return {name: {"kernel": square} for name in ("key", "out", "query", "value")}
-
-    def feed_forward(n):
-        wide = jax.ShapeDtypeStruct((n, 4, 8), jnp.float32)
-        return {"linear_1": {"kernel": wide}, "linear_2": {"kernel": wide}}
-
-    def layers(n, **more):
-        return {"layers": {"attention": attention(n), "feed_forward": feed_forward(n), **more}}
-
-    return {
-        "embedding": jax.ShapeDtypeStruct((11, 4), jnp.float32),
-        "decoder": layers(decoder, cross_attention=attention(decoder)),
-        "encoder": layers(encoder),
-    }
 
 
 def test_branches_of_a_scanned_layer_take_turns_and_the_encoder_comes_first():
-    role_map = roles.assign(_transformer_tree())
+    tokens = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    model = models.Transformer(
+        vocab_size=11, encoder_layers=2, decoder_layers=3, d_model=4, num_heads=2, d_ff=8
+    )
+    role_map = roles.assign(jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"])
     encoder, decoder = "encoder/layers", "decoder/layers"
     kinds = ("attention", "cross_attention", "feed_forward")
     assert [(branch.k, branch.name) for branch in role_map.branches] == list(
@@ -294,17 +222,9 @@ def test_branches_of_a_scanned_layer_take_turns_and_the_encoder_comes_first():
         )
     )
     leaves = {leaf.path: leaf for leaf in role_map.leaves}
-    assert leaves["embedding"].role is Role.EMBEDDING
+    assert leaves["encoder_embedding/embedding"].role is Role.EMBEDDING
     assert leaves["encoder/layers/feed_forward/linear_2/kernel"].branches == (2, 4)
     assert leaves["decoder/layers/cross_attention/query/kernel"].branches == (6, 9, 12)
-
-
-def test_stages_that_are_stacked_by_themselves_do_not_take_turns():
-    one = jax.ShapeDtypeStruct((2, 3, 3, 4, 4), jnp.float32)
-    tree = {f"stage_{s}": {"conv_1": one, "conv_2": one} for s in (1, 2)}
-    rules = Rules(branch=r"stage_(\d+)/conv_(\d+)", stacked=r"stage_\d+/")
-    found = [branch.name for branch in roles.assign(tree, rules).branches]
-    assert found == ["stage_1[0]", "stage_1[1]", "stage_2[0]", "stage_2[1]"]
 
 
 def _scanned(shape, *names, layers=("conv_1", "conv_2")):

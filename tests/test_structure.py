@@ -74,17 +74,11 @@ def test_imports_go_downwards_and_classes_are_values(module):
 @pytest.mark.parametrize(
     ("module", "source", "refused"),
     [
-        ("init.mine", "from nf_resnets import models", True),
         ("models.mine", "def f():\n  import nf_resnets.init.he as he", True),
         ("training.mine", "from . import step", True),
-        ("training.mine", "import nf_resnets", True),
-        ("sweep.mine", "import tests.training.small", True),
         ("sweep.mine", "from nf_resnets import __main__", True),
         ("plotting.mine", "import jax.numpy as jnp", True),
-        ("plotting.mine", "from nf_resnets import schemes", True),
-        ("plotting.mine", "from nf_resnets.plotting.style import colours", False),
         ("training.mine", "from nf_resnets.data.batch import DeviceData\nimport jax", False),
-        ("__main__", "from nf_resnets.cli.sweep import Sweep", False),
     ],
 )
 def test_the_check_tells_what_is_allowed(module, source, refused):

@@ -46,17 +46,14 @@ def nf_resnets(wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--no-deps",
-        "--no-index",
-    ]
-    subprocess.run([*install, wheel], cwd=folder, env=ENVIRONMENT, check=True, capture_output=True)
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps"]
+    subprocess.run(
+        [*install, "--no-index", wheel],
+        cwd=folder,
+        env=ENVIRONMENT,
+        check=True,
+        capture_output=True,
+    )
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "needed.pth").write_text(sysconfig.get_path("purelib"))
     return folder / "bin" / "nf-resnets"

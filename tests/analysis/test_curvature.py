@@ -28,13 +28,6 @@ def run(matrix, steps):
     )
 
 
-def test_few_steps_find_an_eigenvalue_that_stands_apart():
-    eigenvalues = np.append(np.linspace(-1, 1, 199), 5.0)
-    found = run(symmetric(eigenvalues), 20)
-    assert float(found.value) == pytest.approx(5.0, rel=FLOAT32)
-    assert float(found.residual) < 1e-3
-
-
 def test_the_residual_bounds_the_error_when_it_has_not_converged():
     eigenvalues = np.linspace(0, 1, 300)
     found = run(symmetric(eigenvalues), 6)

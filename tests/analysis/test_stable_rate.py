@@ -25,15 +25,6 @@ def found(start, *, momentum=0.0, steps=300, resolution=1e-3, low=0.01, high=10.
     return curvature.largest_stable_rate(lambda rate: run(rate), low, high, resolution=resolution)
 
 
-def test_on_the_steepest_axis_it_is_exactly_two_over_the_curvature():
-    # There the loss is multiplied by (1 - 8 eta)**2 in each step, which is 1 at eta = 1/4.
-    result = found([0.0, 0.0, 0.0, 1.0], resolution=1e-5)
-    # The resolution, and 300 roundings of 6e-8 in the products.
-    assert result.stable == pytest.approx(0.25, rel=2e-5)
-    assert result.unstable == pytest.approx(0.25, rel=2e-5)
-    assert result.stable < result.unstable <= result.stable * 2**1e-5 * (1 + 1e-9)
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_with_momentum_it_is_two_times_one_plus_mu_over_the_curvature(momentum):
     result = found([1.0, 1.0, 1.0, 1.0], momentum=momentum, steps=1000)
@@ -102,11 +93,7 @@ def test_losses_that_overflow_are_unstable():
 
 
 @pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ((0.5, 1.0), "low=0.5 found, which is unstable"),
-        ((0.01, 0.1), "high=0.1 found, which is stable"),
-    ],
+    ("bounds", "message"), [((0.5, 1.0), "low=0.5 found"), ((0.01, 0.1), "high=0.1 found")]
 )
 def test_bounds_that_hold_no_border_are_refused(bounds, message):
     run = jax.jit(lambda rate: curvature.descend(quadratic, jnp.ones(4), rate, steps=50))

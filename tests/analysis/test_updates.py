@@ -72,18 +72,6 @@ def test_of_a_linear_network_the_update_is_known():
         np.testing.assert_allclose(found, sizes, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_a_small_step_and_the_first_order_agree():
-    """Rounding is worse at a smaller rate, and the second order at a larger one."""
-    _, params, *_ = network()
-    first = np.linalg.norm(compiled()(params, 1.0)["first_order"], axis=1)
-    errors = [
-        np.linalg.norm(compiled()(params, rate)["sizes"] / first - 1) for rate in (1e-7, 1e-4, 1e-1)
-    ]
-    # Logits of order 1 change by 1e-4 of that: rounded to 1e-3 of it, and seen 6e-4 off.
-    assert errors[1] < 2e-3 and min(errors[0], errors[2]) > 4 * errors[1]
-
-
 def test_with_fixups_zero_head_only_the_head_moves():
     _, params, *_ = network()
     zero = init.fixup(params, BLOCKS)
@@ -107,13 +95,10 @@ def test_the_random_head_is_the_standard_one_and_changes_nothing_else():
     for leaf, old, new in zip(
         assign(zero).leaves, jax.tree.leaves(zero), jax.tree.leaves(drawn), strict=True
     ):
-        same = bool((np.asarray(old) == np.asarray(new)).all())
-        assert same == (leaf.path != "head/kernel"), leaf.path
+        assert np.array_equal(old, new) == (leaf.path != "head/kernel"), leaf.path
     wide = random_head({"head": {"kernel": jnp.zeros((400, 50))}}, jax.random.key(1))
     # 20,000 draws: a standard error of 0.5%.
     assert float(wide["head"]["kernel"].std()) == pytest.approx(0.05, rel=0.02)
-    with pytest.raises(ValueError, match="0 head weights found"):
-        random_head({"stem": {"kernel": jnp.zeros((3, 3, 1, 2))}}, jax.random.key(0))
 
 
 def test_integers_functions_and_half_precision_change_nothing():

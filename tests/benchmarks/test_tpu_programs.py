@@ -42,15 +42,6 @@ def test_ten_thousand_layers_fit_on_a_chip():
     assert need["arguments"] + need["temporaries"] < 15.75 * 2**30
 
 
-def test_pairs_of_programs_are_compared():
-    lines = tpu_programs.comparisons(KEPT["programs"])
-    assert len(lines) == len(COMPARED)
-    one, other = (KEPT["programs"][name]["bytes"] for name in ("wrn-16-2", "wrn-16-2, float32"))
-    assert lines[0].startswith(f"wrn-16-2: bfloat16 / float32 {one / other:.3g} of the bytes")
-    text = tpu_programs.table(KEPT["programs"])
-    assert len(text.splitlines()) == 1 + len(PROGRAMS) and "1 all-reduce of 2.76 MB" in text
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHEAP)
 def test_the_compiler_finds_the_same(name):

@@ -17,7 +17,7 @@ import pytest
 from nf_resnets import analysis, init, roles, schemes
 from nf_resnets.models.transformer import Transformer
 from nf_resnets.schemes import Anatomy, Scheme
-from tests.models.trees import assert_close, quick_jit
+from tests.models.trees import assert_close, quick_jit, random_like
 
 VALUES = 1e-5  # of the largest entry; seen: 2e-6
 
@@ -57,23 +57,6 @@ def small(scheme=FIXUP, **options):
     sizes = {"encoder_layers": 2, "decoder_layers": 3, "d_model": D, "num_heads": HEADS}
     sizes |= {"d_ff": D_FF, "vocab_size": V, "source_vocab_size": V + 2, "padding_id": PAD}
     return Transformer(scheme=scheme, **(sizes | options))
-
-
-def random_like(shapes, seed):
-    """Draws every leaf away from zero and from one, so that none can be left out unnoticed."""
-    rng = np.random.default_rng(seed)
-
-    def draw(path, leaf):
-        name, noise = path[-1].key, rng.standard_normal(leaf.shape)
-        if name in ("kernel", "embedding"):
-            value = noise * leaf.shape[-2 if name == "kernel" else -1] ** -0.5
-        elif name in ("multiplier", "alpha", "scale", "input_scale"):
-            value = 1 + 0.2 * np.tanh(noise)
-        else:
-            value = 0.3 * noise
-        return np.asarray(value, np.float32)
-
-    return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 @functools.cache

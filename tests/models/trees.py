@@ -53,6 +53,23 @@ def random_variables(model, seed, image_shape=(8, 8, 3), branch=0.5):
     return jax.tree_util.tree_map_with_path(draw, dict(shapes(model, image_shape)))
 
 
+def random_like(shapes, seed, scale=1.0):
+    """The same for a Transformer, whose weights have the variance ``1 / fan_in``."""
+    rng = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        name, noise = path[-1].key, rng.standard_normal(leaf.shape)
+        if name in ("kernel", "embedding"):
+            value = scale * noise * leaf.shape[-2 if name == "kernel" else -1] ** -0.5
+        elif name in ("multiplier", "alpha", "scale", "input_scale"):
+            value = 1 + 0.2 * np.tanh(noise)
+        else:
+            value = 0.3 * noise
+        return np.asarray(value, np.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
 def images(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 

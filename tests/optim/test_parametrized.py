@@ -11,7 +11,6 @@ import pytest
 from nf_resnets import init, models, optim, schemes
 from nf_resnets.init import Rules
 from nf_resnets.parametrization import Factors, Parametrization
-from tests.models.trees import quick_jit
 
 # A language model as its users write it; blocks h_0, h_1, each with two branches.
 GPT_RULES = Rules(
@@ -91,79 +90,6 @@ def test_sgd_on_images_has_the_groups_of_musgd():
         assert factors.eps == 1.0
 
 
-# The published form: a readout whose input is divided by the width, and rates for that. ``r`` is
-# how many times as wide the network is.
-def readout_network(params, x, multiplier):
-    hidden = jnp.tanh(x @ params["stem"]["kernel"] + params["stem"]["bias"][None])
-    hidden = jnp.tanh(hidden @ params["block_1"]["linear_1"]["kernel"])
-    return multiplier * hidden @ params["head"]["kernel"]
-
-
-READOUT_RULES = Rules(branch=r"block_(\d+)/linear_(\d+)/", stem="^stem", head="^head")
-R = 4.0
-# Of each leaf the factors of rate, decay and epsilon, with the multiplier 1/r in the network.
-PUBLISHED = {
-    "sgd": {
-        "stem/kernel": (R, 1 / R, 1), "stem/bias": (R, 1 / R, 1),
-        "block_1/linear_1/kernel": (1, 1, 1), "head/kernel": (R, 1 / R, 1),
-    },
-    "adam": {
-        "stem/kernel": (1, 1, 1 / R), "stem/bias": (1, 1, 1 / R),
-        "block_1/linear_1/kernel": (1 / R, R, 1 / R), "head/kernel": (1, 1, 1 / R),
-    },
-}  # fmt: skip
-
-
-def rule_of(kind, rate=1.0, decay=1.0, eps=1.0):
-    if kind == "sgd":
-        return optax.chain(optax.add_decayed_weights(0.1 * decay), optax.sgd(0.3 * rate, 0.9))
-    return optax.adamw(0.03 * rate, eps=0.01 * eps, weight_decay=0.1 * decay)
-
-
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_readouts_multiplier_as_a_part_of_its_weights(kind):
-    """The steps are those of the published form, which multiplies the readout by 1 / r."""
-    rng = np.random.default_rng(0)
-
-    def tree(width):
-        return {
-            "stem": {"kernel": rng.standard_normal((5, width)), "bias": np.zeros(width)},
-            "block_1": {"linear_1": {"kernel": rng.standard_normal((width, width)) / width**0.5}},
-            "head": {"kernel": rng.standard_normal((width, 3))},
-        }
-
-    wide, base = jax.tree.map(np.float32, (tree(32), tree(8)))
-    x, target = rng.standard_normal((6, 5)), rng.integers(0, 3, 6)
-
-    def walk(params, optimizer, multiplier):
-        def loss(params):
-            logits = readout_network(params, x, multiplier)
-            return optax.softmax_cross_entropy_with_integer_labels(logits, target).mean()
-
-        def step(_, both):
-            params, state = both
-            updates, state = optimizer.update(jax.grad(loss)(params), state, params)
-            return optax.apply_updates(params, updates), state
-
-        both = params, optimizer.init(params)
-        params, _ = quick_jit(lambda both: jax.lax.fori_loop(0, 5, step, both))(both)
-        return readout_network(params, x, multiplier)
-
-    labels = jax.tree_util.tree_map_with_path(
-        lambda path, _: "/".join(key.key for key in path), wide
-    )
-    groups = {path: rule_of(kind, *by) for path, by in PUBLISHED[kind].items()}
-    expected = walk(wide, optax.multi_transform(groups, labels), 1 / R)
-    folded = {**wide, "head": {"kernel": wide["head"]["kernel"] / R}}
-    optimizer = optim.parametrized(
-        rule_of(kind), wide, "mup", base=base, kind=kind, rules=READOUT_RULES
-    )
-    # Five steps in float32, with sums over 32 numbers.
-    np.testing.assert_allclose(walk(folded, optimizer, 1.0), expected, rtol=2e-4, atol=2e-5)
-    plain = walk(folded, rule_of(kind), 1.0)
-    assert np.abs(plain - expected).max() > 0.05
-
-
 @functools.cache
 def transformer(d_model, scheme="completep", layers=1):
     model = models.Transformer(
@@ -198,9 +124,9 @@ def test_bases_that_do_not_fit():
     other = {name: leaf for name, leaf in narrow.items() if name != "h_0"} | {"h_9": wide["h_0"]}
     with pytest.raises(ValueError, match=r"'h_0/attn/c_attn/bias' \[24\] is not there in base"):
         factors(base=other)
-    with pytest.raises(ValueError, match="base_depth=0 found; expected 1 or more"):
+    with pytest.raises(ValueError, match="base_depth=0 found"):
         factors(base=narrow, base_depth=0)
-    with pytest.raises(ValueError, match="kind='adamw' found; expected one of sgd, adam, muon"):
+    with pytest.raises(ValueError, match="kind='adamw' found"):
         factors(base=narrow, kind="adamw")
 
 

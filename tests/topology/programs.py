@@ -128,13 +128,7 @@ def beam_search(devices: Any) -> Program:
     return Program(jax.jit(search), (params, *numbers, *penalty))
 
 
-def deep(devices: Any, side: int = 8) -> Program:
-    """Steps of the deepest network of Fixup's figure 3, whose blocks are recomputed."""
-    model = models.WideResNet(depth=10_000, scheme="fixup", remat=True, num_classes=CLASSES)
-    return image_steps(model, devices[:1], 1, batch=64, side=side)
-
-
 PROGRAMS: dict[str, Callable[[Any], Program]] = {
     function.__name__: function
-    for function in (sweep, ghost_batch_norm, streamed, transformer, beam_search, deep)
+    for function in (sweep, ghost_batch_norm, streamed, transformer, beam_search)
 }

@@ -1,8 +1,6 @@
 """Programs compiled for slices of v5e on this machine, against compilations by hand."""
 
 import importlib.util
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -55,10 +53,6 @@ class Lowered:
             "temporaries (29.83G) exceeds available HBM (15.75G).",
             "it needs 29.83G of 15.75G bytes",
         ),
-        (
-            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.10G of 15.75G hbm.",
-            "it needs 20.10G of 15.75G bytes",
-        ),
         ("RESOURCE_EXHAUSTED: no\n more", "the compiler says: RESOURCE_EXHAUSTED: no more"),
     ],
 )
@@ -94,24 +88,6 @@ def test_a_tiny_network_on_one_chip_is_as_compiled_by_hand():
 
 @pytest.mark.slow
 @needs_libtpu
-def test_a_shared_batch_has_one_all_reduce_of_gradients_and_metrics():
-    sweep, lower = lowered("v5e:2x2", 4)
-    found = topology.compile_footprint(lower)
-    assert set(found.collectives) == {"all-reduce"}  # and no gather
-    text = lower.compile().as_text()
-    assert found.collectives["all-reduce"][0] == text.count(" all-reduce(") + text.count(
-        " all-reduce-start("
-    )
-    # Every gradient once, loss and accuracy, in float32.
-    model, dataset, *_ = sweep.task.parts(sweep.plans[0])
-    images = jnp.zeros((1, *dataset.train.images.shape[1:]))
-    params = jax.eval_shape(lambda: model.init(jax.random.key(0), images))["params"]
-    count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    assert found.collectives["all-reduce"][1] == 4 * (count + 2)
-
-
-@pytest.mark.slow
-@needs_libtpu
 def test_a_scan_counts_as_often_as_it_goes_round():
     devices = topology.topology_devices("v5e:1x1")
     whole = NamedSharding(Mesh(np.array(devices), ("x",)), PartitionSpec())
@@ -128,22 +104,3 @@ def test_a_scan_counts_as_often_as_it_goes_round():
     found = topology.compile_footprint(lower)
     assert found.flops == pytest.approx(10 * 2 * 512**3, rel=0.01)
     assert found.main_bytes >= 10 * 512 * 512 * 4
-
-
-@pytest.mark.slow
-@needs_libtpu
-def test_a_dry_run_prints_what_a_grid_needs_of_a_slice(tmp_path):
-    command = [
-        sys.executable, "-m", "nf_resnets", "sweep", "--grid", "seed=0:1", "--model", "wrn-10-1",
-        "--stem-channels", "4", "--epochs", "2", "--out", str(tmp_path / "none"), "--dry-run",
-        "--topology", "v5e:2x2", "--devices-per-run", "2",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    for words in (
-        "Chips: 4 of v5e:2x2, each with 16 GiB", "; 2 to a run",
-        "wrn-10-1, fixup, batch", "a step of 2 runs, 1 a chip",
-        "bound by compute: at least", "collectives a step: 1 all-reduce of",
-        "Time: at least", "a lower bound",
-    ):  # fmt: skip
-        assert words in done.stdout
-    assert not (tmp_path / "none").exists()

@@ -11,7 +11,7 @@ from nf_resnets.models.conv import _are_stored
 from tests.topology.programs import PROGRAMS
 
 CALL = "__onednn$convolution"
-CONVOLUTIONAL = ("sweep", "ghost_batch_norm", "streamed", "deep")
+CONVOLUTIONAL = ("sweep", "ghost_batch_norm", "streamed")
 
 
 def exported(program, platform):

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from nf_resnets import models, translation
+from tests.models.trees import random_like
 
 SIZE = 40  # tokens of the vocabulary
 
@@ -17,22 +18,9 @@ def transformer(scheme="fixup", **options):
 
 @functools.cache
 def random_params(model, seed=0, scale=1.0):
-    """Draws every leaf away from zero and from one: no path of the network is shut."""
     tokens = jax.ShapeDtypeStruct((1, 2), np.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
-    rng = np.random.default_rng(seed)
-
-    def draw(path, leaf):
-        name, noise = path[-1].key, rng.standard_normal(leaf.shape)
-        if name in ("kernel", "embedding"):
-            value = scale * noise * leaf.shape[-2 if name == "kernel" else -1] ** -0.5
-        elif name in ("multiplier", "alpha", "scale"):
-            value = 1 + 0.2 * np.tanh(noise)
-        else:
-            value = 0.3 * noise
-        return np.asarray(value, np.float32)
-
-    return jax.tree_util.tree_map_with_path(draw, shapes)
+    return random_like(shapes, seed, scale)
 
 
 def corpus(count=60, longest=30, seed=0, max_length=32):

@@ -99,32 +99,6 @@ def test_the_search_ends_as_its_docstring_says(beam, alpha):
             )
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize("scheme", ["fixup", "layernorm_post", "plain"])
-def test_a_beam_of_one_is_the_greedy_choice(scheme):
-    model = transformer(scheme, vocab_size=20, source_vocab_size=9)
-    params = random_params(model, scale=1.5)
-    length = 10
-    tokens, scores = beam_search(
-        model, params, SOURCE, np.array([10, 10, 7]), length=length, beam=1, alpha=0.0
-    )
-    apply = jax.jit(model.apply)
-    for row, limit in enumerate((10, 10, 7)):
-        inputs, total = [BEGIN], 0.0
-        while inputs[-1] != END:
-            padded = np.full((1, length), PADDING, np.int32)
-            padded[0, : len(inputs)] = inputs
-            logits = np.asarray(apply({"params": params}, SOURCE[row : row + 1], padded))
-            logits = logits[0, len(inputs) - 1].astype(np.float64)
-            log_p = logits - np.log(np.exp(logits).sum())
-            log_p[[PADDING, BEGIN]] = -np.inf
-            choice = END if len(inputs) == limit else int(log_p.argmax())
-            total += log_p[choice]
-            inputs.append(choice)
-        assert words_of(np.asarray(tokens)[row, 0]) == tuple(inputs[1:])
-        assert float(scores[row, 0]) == pytest.approx(total, abs=TOLERANCE, rel=2e-5)
-
-
 def test_limits_are_kept_and_a_sentence_does_not_notice_the_others():
     params = random_params(TINY, 1, scale=1.5)
     limits = np.array([1, 2, LENGTH])

@@ -53,26 +53,14 @@ def test_sentences_without_words_and_with_unknown_characters(translate):
 
 def test_a_sentence_of_ten_thousand_words(translate, words):
     long = " ".join(["Anna"] * 10_000)
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match="^sentence 2 .* max_length=40.$"):
         translate(["Anna.", long])
-    assert str(error.value).startswith("sentence 2 ('Anna Anna Anna Anna Anna Anna '...) has ")
-    assert (
-        str(error.value).endswith("expected at most max_length=40.") and len(str(error.value)) < 120
-    )
     cut = words.encode_source([long])[0][:39]
     short = words.decode(cut)
     assert words.encode_source([short])[0][:39] == cut
     assert translate([long], too_long="cut") == translate([short])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model": transformer()}, "120 source and 120 target tokens found; expected 40 and"),
-        ({"sentences": "Anna."}, "^sentences is one str; expected a list of sentences"),
-    ],
-)
-def test_what_does_not_belong_together_is_refused(change, message, params, words):
-    arguments = {"model": MODEL, "params": params, "vocabulary": words, "sentences": SENTENCES}
-    with pytest.raises(ValueError, match=message):
-        translation.translate(**arguments | change)
+def test_another_vocabulary_is_refused(params, words):
+    with pytest.raises(ValueError, match="120 source and 120 target tokens found"):
+        translation.translate(transformer(), params, words, SENTENCES)
