@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -29,11 +28,6 @@ def test_the_help_names_all_commands(monkeypatch, capsys):
 def test_the_version_is_the_packages(monkeypatch, capsys):
     assert run(monkeypatch, "--version") == 0
     assert capsys.readouterr().out == f"{nf_resnets.__version__}\n"
-
-
-def test_all_experiments_have_a_name():
-    root = Path(entry.__file__).parents[1] / "experiments"
-    assert {*entry.experiments()} == {path.stem for path in root.glob("*_*.py")} - {"__init__"}
 
 
 def test_the_help_of_experiment_names_all_of_them(monkeypatch, capsys):

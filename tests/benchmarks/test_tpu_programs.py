@@ -29,13 +29,6 @@ def test_the_numbers_are_those_of_one_step():
     assert eight["flops"] == pytest.approx(8 * one["flops"], rel=0.02)
 
 
-def test_chips_send_each_other_gradients_only_and_at_once():
-    need = KEPT["programs"]["wrn-16-2, batch 512 on 4 chips"]["collectives"]
-    assert set(need) == {"all-reduce"} and need["all-reduce"][0] == 1
-    for name in ("wrn-16-2", "wrn-16-2, 8 runs vectorised"):
-        assert KEPT["programs"][name]["collectives"] == {}
-
-
 def test_ten_thousand_layers_fit_on_a_chip():
     need = KEPT["programs"]["wrn-10000-1, batch 64"]
     assert need["temporaries"] < 8 * 2**30

@@ -89,18 +89,16 @@ def _orthonormal(matrix, gain=1.0):
     np.testing.assert_allclose(gram, gain**2 * np.eye(min(rows, columns)), atol=gain**2 * 2e-5)
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize("shape", [(3, 3, 4, 8), (3, 3, 2, 40), (30, 7), (7, 30), (9, 9)])
-@pytest.mark.parametrize("gain", [1.0, 2**0.5])
-def test_orthogonal(shape, gain):
-    weight = _drawn(init.orthogonal, shape, gain=gain)
-    _orthonormal(weight.reshape(-1, shape[-1]), gain)
-
-
-@pytest.mark.parametrize("shape", [(8, 4, 3, 3), (40, 2, 3, 3), (30, 7), (7, 30)])
-def test_orthogonal_with_the_outputs_first(shape):
-    weight = _drawn(init.orthogonal, shape, rules=OIHW)
-    _orthonormal(weight.reshape(shape[0], -1).T)
+@pytest.mark.parametrize(
+    ("shape", "rules", "gain"),
+    [((3, 3, 4, 8), HWIO, 1.0), ((3, 3, 2, 40), HWIO, 2**0.5), ((9, 9), HWIO, 1.0),
+     ((40, 2, 3, 3), OIHW, 1.0), ((30, 7), OIHW, 2**0.5)],
+)  # fmt: skip
+def test_orthogonal(shape, rules, gain):
+    weight = _drawn(init.orthogonal, shape, rules, gain=gain)
+    if rules is OIHW:
+        weight = weight.reshape(shape[0], -1).T
+    _orthonormal(weight.reshape(-1, weight.shape[-1]), gain)
 
 
 def test_orthogonal_is_uniform_over_rotations():

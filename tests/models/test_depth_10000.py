@@ -44,9 +44,7 @@ def step(state, batch):
 start = time.perf_counter()
 compiled = jax.jit(step, donate_argnums=(0,)).lower(state, batch).compile()
 compile_s = time.perf_counter() - start
-start = time.perf_counter()
 state, metrics = jax.block_until_ready(compiled(state, batch))
-step_s = time.perf_counter() - start
 
 # Fixup starts the last convolution of every branch at zero.
 last = [np.asarray(state.params[f"stage_{i}"]["rest"]["conv_2"]["kernel"]) for i in (1, 2, 3)]
@@ -55,9 +53,7 @@ peak = re.search(r"VmHWM:\s+(\d+)", status.read_text()) if status.exists() else 
 print(json.dumps({
     "branches": model.num_branches,
     "compile_s": compile_s,
-    "step_s": step_s,
     "peak_mib": peak and int(peak[1]) / 1024,
-    "loss": float(metrics["loss"]),
     "moved": sum(int(kernels.any((1, 2, 3, 4)).sum()) for kernels in last),
     "finite": all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params)),
 }))
@@ -70,7 +66,6 @@ def test_a_training_step_of_10000_layers():
         [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=600
     )
     found = json.loads(done.stdout.splitlines()[-1])
-    print(found)
     assert found["branches"] == 4998
     assert found["finite"]
     # The last convolution of every scanned branch has moved: 1,665 in each stage.

@@ -1,11 +1,13 @@
 """FixupNorm takes the place of Flax's norms, and the network starts as a Fixup network."""
 
+import contextlib
 from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -55,41 +57,27 @@ def scalars(call, args, kwargs, context):
 @pytest.mark.parametrize("recipe", [False, True])
 def test_a_linen_network_starts_as_a_fixup_network(recipe):
     model = ResNet() if recipe else ResNet(models.FixupNorm)
+    within = partial(nn.intercept_methods, scalars) if recipe else contextlib.nullcontext
 
     def network(params, x):
-        if not recipe:
-            return model.apply({"params": params}, x)
-        with nn.intercept_methods(scalars):
+        with within():
             return model.apply({"params": params}, x)
 
-    if recipe:
-        with nn.intercept_methods(scalars):
-            variables = model.init(jax.random.key(0), X)
-    else:
-        variables = model.init(jax.random.key(0), X)
-    assert list(variables) == ["params"]
-    params = variables["params"]
-    assert (
-        float(params["Block_0"]["FixupNorm_1" if not recipe else "BatchNorm_1"]["multiplier"]) == 0
-    )
+    with within():
+        (params,) = model.init(jax.random.key(0), X).values()
+    assert not params["Block_0"][f"{'Batch' if recipe else 'Fixup'}Norm_1"]["multiplier"]
     params = init.fixup(params, depth=2, network=network, inputs=(X,))
     assert not network(params, X).any()
     role_map = roles.read(network, params, X)
     assert sum(leaf.role is roles.Role.MULTIPLIER for leaf in role_map.leaves) == 2
 
 
-@pytest.mark.parametrize("norm", [nnx.BatchNorm, nnx.LayerNorm])
+@pytest.mark.parametrize("norm", [partial(nnx.BatchNorm, use_running_average=False), nnx.LayerNorm])
 def test_it_takes_the_place_of_the_norms_of_nnx(norm):
-    options = {"use_running_average": False} if norm is nnx.BatchNorm else {}
-    norms = [
-        made(
-            3, epsilon=1e-3, scale_init=nnx.initializers.constant(2.0), rngs=nnx.Rngs(0), **options
-        )
-        for made in (norm, nnx_parts.FixupNorm)
-    ]
-    normalized, scaled = (each(X) for each in norms)
-    assert normalized.shape == scaled.shape
-    assert jnp.array_equal(scaled, 2 * X)
+    options = {"epsilon": 1e-3, "scale_init": nnx.initializers.constant(2.0), "rngs": nnx.Rngs(0)}
+    assert norm(3, **options)(X).shape == X.shape
+    options |= getattr(norm, "keywords", {})
+    np.testing.assert_array_equal(nnx_parts.FixupNorm(3, **options)(X), 2 * X)
 
 
 def test_dtype_and_missing_parts_are_as_in_flax():

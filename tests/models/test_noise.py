@@ -1,13 +1,14 @@
-"""Stochastic depth and dropout of whole channels in the branches."""
+"""Stochastic depth, and dropout: of channels in the branches, of features before the head."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import schemes
+from nf_resnets import analysis, schemes
 from nf_resnets.models import CifarResNet, ResNet, WideResNet
 from nf_resnets.models.blocks import BranchNoise, PreActivationBlock, dropped, surviving
 from nf_resnets.models.layers import dropout
@@ -19,6 +20,15 @@ IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((6, 8, 8, 1)), "fl
 KEYS = jax.random.split(jax.random.key(1), 6)
 ANATOMY = dataclasses.replace(schemes.get("skipinit").anatomy, conv_biases=False)
 NARROW = schemes.Scheme("narrow", "narrow", lambda params, depth: params, ANATOMY, "none")
+PLAIN = schemes.get("skipinit")
+DROPPING = dataclasses.replace(
+    PLAIN, name="dropping", anatomy=dataclasses.replace(PLAIN.anatomy, dropout=True)
+)
+
+
+def applied(model, params, keys=KEYS):
+    run = quick_jit(functools.partial(model.apply, train=True))
+    return np.asarray(run({"params": params}, IMAGES, keys=keys))
 
 
 def test_dropout_in_two_dimensions_takes_whole_channels():
@@ -34,7 +44,7 @@ def test_dropout_in_two_dimensions_takes_whole_channels():
 @pytest.mark.parametrize("rate", [-0.5, 1.0])
 def test_a_dropout_that_is_no_rate_is_refused(rate):
     """At -0.5 the features would be divided by 1.5."""
-    with pytest.raises(ValueError, match=f"^dropout={rate} found; expected 0 <= dropout < 1"):
+    with pytest.raises(ValueError, match=f"^dropout={rate} found"):
         dropout(jnp.ones((6, 3)), KEYS, rate)
 
 
@@ -54,17 +64,11 @@ def test_survival_and_the_layers_dropouts_draw_from_folds_of_their_own():
         np.testing.assert_array_equal(left, kept)
 
 
-def applied(model, params, **options):
-    run = quick_jit(lambda keys: model.apply({"params": params}, IMAGES, train=True, keys=keys))
-    return np.asarray(run(KEYS, **options))
-
-
 def test_a_block_without_its_branch_is_its_shortcut():
     block = PreActivationBlock(features=3, stride=1, anatomy=ANATOMY)
     x = jnp.asarray(np.random.default_rng(1).standard_normal((12, 5, 5, 3)), "float32")
     variables = block.init(jax.random.key(0), x)
-    keys = jax.random.split(jax.random.key(5), 12)
-    noise = BranchNoise(keys, np.float32(0.4))
+    noise = BranchNoise(jax.random.split(jax.random.key(5), 12), np.float32(0.4))
     plain = np.float64(block.apply(variables, x))
     found = block.apply(variables, x, NO_CONSTANTS, noise)
     there = np.asarray(surviving(jnp.ones((12, 1, 1, 1)), noise)) > 0
@@ -109,3 +113,36 @@ def test_in_the_test_there_is_no_noise_and_in_training_there_is(model):
     for one in (model.clone(survival=0.5), model.clone(conv_dropout=0.3)):
         found = applied(one, params)
         assert np.all(np.isfinite(found)) and np.abs(found - plain).max() > 1e-3
+
+
+def test_channels_are_dropped_in_the_last_two_stages_only():
+    """RescaleNet's recipe: of three stages, what the keys change begins with the second."""
+    model = CifarResNet(depth=8, scheme="plain", stem_channels=2, conv_dropout=0.5)
+    params = small.he_variables(model)["params"]
+
+    @quick_jit
+    def branches(key):
+        def network(params, images):
+            keys = jax.random.split(key, len(images))
+            return model.apply({"params": params}, images, train=True, keys=keys)
+
+        return [block.branch for block in analysis.observe(network, params, IMAGES)[1]]
+
+    one, other = branches(jax.random.key(0)), branches(jax.random.key(1))
+    same = [bool((a == b).all()) for a, b in zip(one, other, strict=True)]
+    assert same == [True, False, False]
+
+
+@pytest.mark.parametrize("network", [CifarResNet(depth=8), WideResNet(depth=10)], ids=str)
+def test_dropout_stands_before_the_head_in_training_only(network):
+    model = network.clone(scheme=DROPPING, stem_channels=2, dropout=0.5)
+    params = small.he_variables(model)["params"]
+    # With the head as the identity on what it is given, logits are features.
+    features = params["head"]["kernel"].shape[0]
+    params["head"] = {"kernel": jnp.eye(features, 10), "bias": jnp.zeros(10)}
+    plain = np.asarray(quick_jit(model.apply)({"params": params}, IMAGES))
+    found = applied(model, params)
+    zero = found == 0
+    assert 0 < zero[plain != 0].mean() < 1
+    np.testing.assert_allclose(found[~zero], 2 * plain[~zero], rtol=1e-6)
+    np.testing.assert_array_equal(plain, applied(model.clone(scheme=PLAIN), params))

@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 
 from nf_resnets import schemes
-from nf_resnets.models.blocks import PreActivationBlock
+from nf_resnets.models.blocks import PostActivationBlock, PreActivationBlock
 from nf_resnets.models.stage import KEPT_IN_BLOCK, Stage
 from nf_resnets.schemes import BranchConstants
-from tests.models.trees import assert_close, images, quick_jit, random_variables, shapes
+from tests.models.trees import (
+    assert_close,
+    images,
+    jaxprs_within,
+    quick_jit,
+    random_variables,
+    shapes,
+)
 
 # The same operations in the same order, fused differently: float32 rounding, 6e-8 a sum.
 TOLERANCE = 1e-5
@@ -90,6 +97,41 @@ def test_the_loop_is_the_blocks_one_after_another():
         y = block(own, y, constants.part(k + 1))
     found = quick_jit(lambda p, x: stage.apply({"params": p}, x, constants))(params, x)
     assert_close(found, y, TOLERANCE)
+
+
+def test_recomputed_blocks_outside_a_loop_stand_behind_barriers():
+    """The compiler would merge the recomputation with the first one; a loop keeps it from that."""
+    make = partial(PreActivationBlock, features=16, anatomy=schemes.get("fixup").anatomy)
+    x = jax.ShapeDtypeStruct((16, 16, 16, 16), np.float32)
+
+    def barriers(**options):
+        stage = Stage(make, num_blocks=17, stride=1, remat=True, **options)
+        params = shapes(stage, x.shape[1:])["params"]
+        grad = jax.grad(lambda p, x: stage.apply({"params": p}, x).sum())
+        return [
+            eqn.params["prevent_cse"]
+            for jaxpr in jaxprs_within(jax.make_jaxpr(grad)(params, x).jaxpr)
+            for eqn in jaxpr.eqns
+            if "prevent_cse" in eqn.params
+        ]
+
+    assert sorted(barriers()) == [False, True]  # the scanned ones, the first one
+    assert all(barriers(unroll=16))
+
+
+@pytest.mark.parametrize(
+    "block", [partial(PostActivationBlock, projection=False), PreActivationBlock]
+)
+@pytest.mark.parametrize("scheme", ["fixup", "skipinit"])
+def test_every_block_starts_as_the_identity(scheme, block):
+    """Bit for bit; the ReLU after a CIFAR ResNet's sum lets what the stem's ReLU gave it pass."""
+    make = partial(block, features=4, anatomy=schemes.get(scheme).anatomy)
+    stage = Stage(make, num_blocks=3, stride=1)
+    x = np.abs(images(6, 2, 8, 8, 4)) * np.where(block is PreActivationBlock, -1, 1)
+    params = random_variables(stage, 0, x.shape[1:])["params"]
+    params = schemes.get(scheme).init({"stage_1": params}, 3)["stage_1"]
+    y = quick_jit(lambda p, x: stage.apply({"params": p}, x))(params, x)
+    np.testing.assert_array_equal(y, x)
 
 
 # --- Memory ------------------------------------------------------------------------------------

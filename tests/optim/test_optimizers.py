@@ -217,16 +217,6 @@ def test_muon_leaves_the_rest_to_adamw():
         assert jax.tree.leaves(same) == [not name.startswith("conv")]
 
 
-def test_states_keep_the_dtype_of_the_weights():
-    params = {"head": {"kernel": jnp.ones((2, 3), jnp.bfloat16)}}
-    for name in optim.NAMES:
-        rule, _ = optim.OPTIMIZERS[name]
-        optimizer = rule(0.1, momentum=jnp.float32(0.9), weight_decay=jnp.float32(0.1))
-        state = optimizer.init(params)
-        _, after = optimizer.update(params, state, params)
-        jax.tree.map(lambda a, b: np.testing.assert_equal(a.dtype, b.dtype), state, after)
-
-
 @pytest.mark.parametrize("name", optim.NAMES)
 def test_numbers_may_be_injected(name):
     """optax.inject_hyperparams reads the names of the arguments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -126,9 +126,3 @@ def beam_search(devices: Any) -> Program:
     numbers = (shaped(mesh, (8, 12), np.int32), shaped(mesh, (8,), np.int32))
     penalty = (shaped(mesh, (), np.float32),) * 2
     return Program(jax.jit(search), (params, *numbers, *penalty))
-
-
-PROGRAMS: dict[str, Callable[[Any], Program]] = {
-    function.__name__: function
-    for function in (sweep, ghost_batch_norm, streamed, transformer, beam_search)
-}

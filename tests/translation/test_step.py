@@ -42,16 +42,15 @@ def alone(model):
     return quick_jit(functools.partial(training.replica_step, loss=loss, optimizer=sgd))
 
 
-def state_of(model, optimizer=sgd, **options):
+def state_of(model, **options):
     params = random_params(model, 1)
-    return training.create_state(params, optimizer, {"learning_rate": RATE}, seed=3, **options)
+    return training.create_state(params, sgd, {"learning_rate": RATE}, seed=3, **options)
 
 
-def after_steps(model, devices, *, optimizer=sgd, steps=2, runs=1, sweep=1):
-    mesh = training.make_mesh(sweep=sweep, devices=jax.devices()[: devices * sweep])
-    states = training.stack([state_of(model, optimizer) for _ in range(runs)])
-    states = training.shard_runs(states, mesh)
-    step = token_step(model, optimizer, mesh)
+def after_steps(model, devices, steps=2):
+    mesh = training.make_mesh(devices=jax.devices()[:devices])
+    states = training.shard_runs(training.stack([state_of(model)]), mesh)
+    step = token_step(model, sgd, mesh)
     for _ in range(steps):
         states, metrics = step(states, BATCH)
     return jax.device_get((states, metrics))
@@ -81,15 +80,8 @@ def test_one_step_is_the_gradient_of_the_mean_over_tokens_and_moves_the_average(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("scheme", "dropout"),
-    [
-        ("fixup", 0.3),
-        pytest.param("fixup", 0.0, marks=pytest.mark.slow),
-        pytest.param("layernorm_post", 0.0, marks=pytest.mark.slow),
-        pytest.param("layernorm_post", 0.3, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("scheme", ["fixup", "layernorm_post"])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_eight_devices_do_what_one_does(scheme, dropout):
     model = transformer(scheme, dropout=dropout)
     one, eight = (after_steps(model, devices) for devices in (1, 8))
@@ -98,9 +90,3 @@ def test_eight_devices_do_what_one_does(scheme, dropout):
     assert_close(eight[0].params, one[0].params, 2e-5)
     for name in one[1]:
         np.testing.assert_allclose(eight[1][name], one[1][name], rtol=2e-5, atol=1e-6)
-    # Something was learnt, by every matrix.
-    start = random_params(model, 1)
-    for path, after in jax.tree_util.tree_leaves_with_path(one[0].params):
-        if path[-1].key == "kernel":
-            before = functools.reduce(lambda tree, part: tree[part.key], path, start)
-            assert np.abs(after[0] - before).max() > 1e-5, path

@@ -1,4 +1,4 @@
-"""The option ``--optimizer`` of every command that trains, and ``--base-model`` of sweeps."""
+"""The options ``--optimizer``, ``--dtype`` and ``--base-model`` of sweeps."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ import pytest
 
 from experiments import fixup_fig3_depth, fixup_table3_translation
 from experiments.main import Command, chosen
-from nf_resnets import data, init, optim
+from nf_resnets import data, init, models, optim
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.settings import make
@@ -39,6 +39,15 @@ def test_sweeps(name, digits):
     assert float(updates["bias_head"]) == pytest.approx(-0.05 * (1 + 0.1), rel=1e-5)
     task, sgd = ImageTask(lambda name: digits), dataclasses.replace(settings, optimizer="sgd")
     assert (task.plan(settings).program == task.plan(sgd).program) == (name == "sgd")
+
+
+def test_dtypes(digits):
+    for dtype in models.DTYPES:
+        settings = make({**small.BASE, "dtype": dtype})
+        found = image_task.make_model(image_task.kind_of(settings, digits), digits)
+        assert found.dtype == jnp.dtype(dtype)
+    plain, cast = small.make({"dtype": models.DTYPES, "seed": (0,)}).plans
+    assert plain.key != cast.key and plain.program != cast.program
 
 
 def test_experiments():
