@@ -35,22 +35,16 @@ def _count(architecture, scheme, role, ending=""):
         # L = 9 branches of two layers: one norm before each and one at the end, or one more at
         # every sum; in a CIFAR ResNet after the stem and each convolution.
         ("batchnorm", "wrn", 19),
-        ("batchnorm_sqrt_half", "wrn", 19),
         ("batchnorm_merge", "wrn", 28),
         ("batchnorm_last", "wrn", 1),
         ("batchnorm", "cifar-resnet", 19),
         ("batchnorm_merge", "cifar-resnet", 28),
-        ("batchnorm_last", "cifar-resnet", 1),
-        ("zero_gamma", "cifar-resnet", 19),
-        ("plain", "wrn", 0),
         # Three layers of two branches and three of three; before the branches there is one more at
         # the end of either stack.
         ("layernorm_pre", "transformer", 17),
         ("layernorm_post", "transformer", 15),
-        ("deepnorm", "transformer", 15),
         ("dyt", "transformer", 34),  # each has two scales, of its input and of its output
         ("t_fixup", "transformer", 0),
-        ("fixup", "transformer", 0),
     ],
 )
 def test_how_many_norms_there_are(scheme, architecture, norms):

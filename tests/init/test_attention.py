@@ -18,7 +18,6 @@ from tests.trees.flax_transformer import FANS, LAYERS, D
 from tests.trees.network import by_path
 
 L = 2 * LAYERS
-KEY = jax.random.key(4)
 
 
 @functools.cache
@@ -55,27 +54,6 @@ def test_the_fans_of_every_weight(net):
             assert fans == (fan_in, fan_out), path
     biases = [path for path in leaves if path.endswith("/bias")]
     assert not any(leaves[path].weight for path in biases)
-
-
-@pytest.mark.every(6)
-@pytest.mark.parametrize("key", [None, KEY])
-def test_fixup(net, key):
-    params, rules = net
-    before = params if key is None else init.xavier(params, key, rules=rules)
-    if key is not None and not any("embedding" in path for path in by_path(params)):
-        before = init.he(params, key, mode="fan_out", rules=rules)
-    after = by_path(init.fixup(params, L, key=key, rules=rules))
-    for path, (values, _, _) in weights(before).items():
-        name = path.split("/")[-2]
-        if name in ("out", "linear_2", "head"):
-            expected = np.zeros_like(values)
-        elif name == "patches":
-            expected = values
-        else:  # m = 4 and m = 2
-            factor = L ** (-1 / 2) if name == "linear_1" else L ** (-1 / 6)
-            expected = np.float32(factor) * values
-        np.testing.assert_array_equal(after[path], expected, err_msg=path)
-    assert not any(np.any(after[path]) for path in after if path.endswith(("out/bias", "shift")))
 
 
 @pytest.mark.parametrize(

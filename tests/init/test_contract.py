@@ -32,11 +32,7 @@ RULES = Rules(
 KEY = 7
 # What some initialisers want to know beside the rules, by the name of the argument: which branches
 # are a decoder's, which leaves are scales of norms within branches, or DyT's.
-PATHS = {
-    "decoder": r"^body/1\b",
-    "scales": r"^body/(\d+)/(norm|gain)$",
-    "alphas": "/norm$",
-}
+PATHS = {"decoder": r"^body/1\b", "scales": r"^body/(\d+)/(norm|gain)$", "alphas": "/norm$"}
 
 
 @jax.tree_util.register_dataclass

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import init, roles
+from nf_resnets import init
 from nf_resnets.models import ARCHITECTURES, DynamicTanh
+from tests.trees.network import pairs
 
 X = np.array([[-30.0, -1.0, 0.0, 0.3, 2.0]], "f4")
 
@@ -39,8 +40,7 @@ def test_the_input_scales_start_where_they_are_told_to(name):
     for options, near, others in (({}, 0.5, 0.5), ({"alpha": 0.2, "attention": 0.8}, 0.8, 0.2)):
         after = init.dyt(params, model.num_branches, **options)
         counts = {near: 0, others: 0}
-        for path, leaf in jax.tree_util.tree_leaves_with_path(after):
-            path = roles.path_name(path)
+        for path, leaf in pairs(after):
             value = 7.0
             if path.endswith("input_scale"):
                 value = near if "attention" in path else others

@@ -31,8 +31,7 @@ def test_our_network_becomes_what_its_names_say():
 
 
 @pytest.mark.parametrize(
-    ("name", "initialise"),
-    [("rezero", init.skipinit), ("stacked_in_a_loop", init.fixup)],
+    ("name", "initialise"), [("rezero", init.skipinit), ("stacked_in_a_loop", init.fixup)]
 )
 def test_a_strangers_network_needs_no_rules(name, initialise):
     case = CASES[name]()

@@ -11,9 +11,9 @@ import pytest
 from nf_resnets import init, models, roles
 from nf_resnets.init import Rules
 from nf_resnets.models import layers
-from nf_resnets.roles import path_name
-from tests.init.noted import network_of, noting
+from tests.init.noted import network_of, noted
 from tests.models.trees import quick_jit
+from tests.trees.network import pairs
 
 LAYERS = (layers.Conv, layers.Dense)
 
@@ -34,14 +34,14 @@ def test_every_layer_has_deviation_one(name):
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype("f4") / 4, shapes)
     start = functools.partial(init.lsuv, network=network_of(model), inputs=(images,))
     result = quick_jit(start)(params)
-    for (path, old), new in zip(
-        jax.tree_util.tree_flatten_with_path(params)[0], jax.tree.leaves(result), strict=True
-    ):
-        assert np.array_equal(old, new) != path_name(path).endswith("kernel")
-    look = noting(model, LAYERS, _without_bias)
+    for path, old, new in pairs(params, result):
+        assert np.array_equal(old, new) != path.endswith("kernel")
+    before, after = (
+        max(abs(float(std) - 1) for _, std in noted(model, tree, images, LAYERS, _without_bias))
+        for tree in (params, result)
+    )
     # The paper's 0.1 would do; the second pass finds float32's errors only, grown over the layers.
-    assert max(abs(float(std) - 1) for _, std in look(result, images)) < 1e-3
-    assert max(abs(float(std) - 1) for _, std in look(params, images)) > 0.1
+    assert after < 1e-3 and before > 0.1
 
 
 RULES = Rules(stem="w1", branch="(w)([23])", head="head")

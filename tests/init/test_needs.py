@@ -67,17 +67,17 @@ def test_our_network_of_another_scheme_is_refused(scheme):
 
 def test_what_only_makes_training_worse_is_a_warning():
     rules = dataclasses.replace(RULES, multiplier="/multiplier$", scalar_bias="/bias_")
-    parts = {"bias_1": jnp.zeros(()), "multiplier": jnp.ones(())}
+    params = tree(bias_1=jnp.zeros(()), multiplier=jnp.ones(()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        init.fixup(tree(**parts), L, rules=rules)
-    some = tree(**parts)
+        init.fixup(params, L, rules=rules)
     for k in range(30):
-        some[f"block_{k}"] = {n: v for n, v in some[f"block_{k}"].items() if n != "multiplier"}
+        params[f"block_{k}"] = {**params[f"block_{k}"]}
+        del params[f"block_{k}"]["multiplier"]
     sentence = "6 multipliers found in params for 36 residual branches"
     for wrap in (lambda call: call, jax.jit):
         with pytest.warns(SchemeWarning, match=sentence) as caught:
-            wrap(lambda tree: init.fixup(tree, L, rules=rules))(some)
+            wrap(lambda tree: init.fixup(tree, L, rules=rules))(params)
         assert len(caught) == 1
 
 

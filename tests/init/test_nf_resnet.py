@@ -12,8 +12,8 @@ from nf_resnets import init, schemes
 from nf_resnets.analysis import observe
 from nf_resnets.init.nf_resnet import ALPHA
 from nf_resnets.models import ARCHITECTURES, WideResNet
-from nf_resnets.roles import path_name
 from tests.models.trees import quick_jit
+from tests.trees.network import pairs
 
 
 def test_beta_grows_by_alpha_squared_and_starts_again_after_a_transition():
@@ -31,8 +31,7 @@ def test_the_published_draws():
     shapes = jax.eval_shape(model.init, jax.random.key(0), *architecture.example(2))["params"]
     given = jax.tree.map(lambda leaf: np.full(leaf.shape, 7, "f4"), shapes)
     result = init.nf_resnet(given, model.num_branches, key=jax.random.key(1))
-    for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]:
-        path = path_name(path)
+    for path, leaf in pairs(result):
         if path.endswith("alpha"):
             assert not np.any(leaf)
         elif path.endswith("gain"):

@@ -17,8 +17,9 @@ from nf_resnets.models.blocks import PreActivationBlock
 from nf_resnets.models.layers import ChannelBias
 from nf_resnets.models.stage import Stage
 from nf_resnets.roles import path_name
-from tests.init.noted import network_of, noting
+from tests.init.noted import network_of, noted
 from tests.models.trees import quick_jit, random_variables
+from tests.trees.network import pairs
 
 WIDE = models.WideResNet(depth=16, scheme="rescalenet", stem_channels=4)
 NETWORKS = {
@@ -86,22 +87,19 @@ def test_every_mean_becomes_zero_and_weights_stay(name):
     result = _rescaled(model, params, images)
     assert jax.tree.structure(result) == jax.tree.structure(params)
     vectors = set()
-    for (path, old), new in zip(
-        jax.tree_util.tree_flatten_with_path(params)[0], jax.tree.leaves(result), strict=True
-    ):
-        path = path_name(path)
+    for path, old, new in pairs(params, result):
         if path.endswith("/vector"):
             vectors.add(path.removesuffix("/vector"))
         else:
             np.testing.assert_array_equal(old, new, err_msg=path)
-    # (No callback passes through remat; the numbers are those without.)
-    plain = model.clone(remat=False) if "remat" in name else model
-    look = noting(plain, ChannelBias, lambda layer, args, out: _mean(out))
-    found = look(result, images)
+    before, found = (
+        noted(model, tree, images, ChannelBias, lambda layer, args, out: _mean(out))
+        for tree in (params, result)
+    )
     assert {path for path, _ in found} == vectors
     assert max(np.abs(mean).max() for _, mean in found) < TOLERANCE
     # They are no such thing before: the test looked at something.
-    assert min(np.abs(mean).max() for _, mean in look(params, images)) > 0.1
+    assert min(np.abs(mean).max() for _, mean in before) > 0.1
 
 
 def test_containers_dtypes_and_shardings_are_kept():

@@ -15,6 +15,7 @@ from nf_resnets.init import Rules
 from nf_resnets.models import ARCHITECTURES
 from nf_resnets.roles import path_name
 from tests.models.trees import quick_jit
+from tests.trees.network import pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore::nf_resnets.schemes.SchemeWarning")
 constants = schemes.get("rescalenet").constants
@@ -63,11 +64,7 @@ def _deviation(path, shape, sizes, m, *, first=1, dropout=0.0):
 def _kernels(name, scheme, before, after, dropout):
     """Each weight's values before and after, and what its deviation is to be."""
     first = int(scheme == "rescalenet")
-    pairs = zip(
-        jax.tree_util.tree_flatten_with_path(before)[0], jax.tree.leaves(after), strict=True
-    )
-    for (path, old), new in pairs:
-        path = path_name(path)
+    for path, old, new in pairs(before, after):
         if path.endswith("kernel"):
             stds = _deviation(path, old.shape, *SHAPES[name], first=first, dropout=dropout)
             rows = (np.asarray(leaf, "f8").reshape(len(stds), -1) for leaf in (old, new))
@@ -97,8 +94,7 @@ def test_every_leaf(name, scheme):
     dropout = model.branch_dropout if options else 0.0
     start = functools.partial(schemes.get(scheme).init, dropout=dropout, key=jax.random.key(3))
     result = start(params, model.num_branches)
-    for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]:
-        path = path_name(path)
+    for path, leaf in pairs(result):
         assert path.endswith("kernel") or np.all(leaf == path.endswith("multiplier")), path
     found = list(_kernels(name, scheme, params, result, rate))
     assert len(found) >= 11

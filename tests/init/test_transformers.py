@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from nf_resnets import init, roles, schemes
+from nf_resnets import init, schemes
 from nf_resnets.init import Rules
 from nf_resnets.init.transformers import alpha_beta
 from nf_resnets.models.transformer import Transformer
+from tests.trees.network import pairs
 
 ROUNDING = 1.3e-7  # two roundings of float32: of the factor and of the product
 ENCODER, DECODER = 2, 3  # layers
@@ -60,10 +61,7 @@ def test_every_leaf_of_our_transformer(scheme, shared, tables):
     before = drawn(network(scheme, shared=shared)[1])
     after = schemes.get(scheme).init(before, DEPTH)
     factors = []
-    for (keys, old), new in zip(
-        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
-    ):
-        path = roles.path_name(keys)
+    for path, old, new in pairs(before, after):
         factors.append(factor(scheme, path))
         np.testing.assert_allclose(new, factors[-1] * old, rtol=ROUNDING, err_msg=path)
     # 2 + 2 kernels of the encoder, 4 + 2 of the decoder, and the embeddings.
@@ -73,8 +71,7 @@ def test_every_leaf_of_our_transformer(scheme, shared, tables):
 def test_with_a_key_the_weights_are_drawn():
     given = drawn(network("t_fixup", d_model=64)[1])
     after = init.t_fixup(given, DEPTH, key=jax.random.key(5))
-    for keys, leaf in jax.tree_util.tree_leaves_with_path(after):
-        path = roles.path_name(keys)
+    for path, leaf in pairs(after):
         if path.endswith("/bias"):
             assert not leaf.any(), path
         elif path.endswith("kernel"):
@@ -110,8 +107,7 @@ def test_fairseqs_names_by_rules():
     )
     after = init.t_fixup(tree, 3 * 2 + 2 * 3, rules=rules)
     small, smaller = 0.67 * 3**-0.25, (9 * 2) ** -0.25
-    for keys, leaf in jax.tree_util.tree_leaves_with_path(after):
-        path = roles.path_name(keys)
+    for path, leaf in pairs(after):
         expected = smaller if path.startswith("decoder") else small
         if path == "encoder_tokens":
             expected = (9 * 3) ** -0.25

@@ -14,12 +14,7 @@ import pytest
 
 from nf_resnets import init
 from nf_resnets.init import Rules
-from tests.trees import (
-    equinox_tree,
-    nnx_tree,
-    our_models,
-    stacked_tree,
-)
+from tests.trees import equinox_tree, nnx_tree, our_models, stacked_tree
 from tests.trees.network import by_path, filled
 
 NETWORKS = {

@@ -1,6 +1,5 @@
 """Zero-gamma: which scale of a branch is the last one."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,8 +7,8 @@ import pytest
 from nf_resnets import init
 from nf_resnets.init import Rules
 from nf_resnets.models import ARCHITECTURES
-from nf_resnets.roles import path_name
 from tests.models.trees import random_variables
+from tests.trees.network import pairs
 
 
 @pytest.mark.every(2)
@@ -19,11 +18,7 @@ def test_the_last_scale_of_every_branch_is_zero_and_no_other(name, last):
     model, (images,) = architecture.smallest("zero_gamma"), architecture.example(3)
     variables = random_variables(model, 0, images.shape[1:])
     params = init.zero_gamma(variables["params"], model.num_branches)
-    zero = [
-        path_name(path)
-        for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
-        if path_name(path).endswith("scale") and not np.any(leaf)
-    ]
+    zero = [path for path, leaf in pairs(params) if path.endswith("scale") and not np.any(leaf)]
     stages = 3 if name == "cifar-resnet" else 4
     assert zero == [
         f"stage_{stage}/{part}/{last}/scale"

@@ -55,17 +55,12 @@ def network():
             self.head = eqx.nn.Linear(3, CLASSES, key=key)
 
     shapes = eqx.filter_eval_shape(ResNet, jax.random.key(0))
-    kinds = {
-        "stem/weight": "stem",
-        "stem/bias": "bias",
-        "project/weight": "shortcut",
-        "head/weight": "head",
-        "head/bias": "head_bias",
-    }
+    ends = {
+        "stem/weight": "stem", "stem/bias": "bias", "project/weight": "shortcut",
+        "head/weight": "head", "head/bias": "head_bias",
+        "conv1/weight": "inner", "conv1/bias": "inner_bias",
+        "conv2/weight": "last", "conv2/bias": "last_bias",
+        "shift": "scalar_bias", "gain": "multiplier", "alpha": "alpha",
+    }  # fmt: skip
     order = tuple(f"blocks/{number}" for number in range(BLOCKS))
-    for block in order:
-        kinds |= {f"{block}/conv1/weight": "inner", f"{block}/conv1/bias": "inner_bias"}
-        kinds |= {f"{block}/conv2/weight": "last", f"{block}/conv2/bias": "last_bias"}
-        kinds |= {f"{block}/shift": "scalar_bias", f"{block}/gain": "multiplier"}
-        kinds[f"{block}/alpha"] = "alpha"
-    return Network(filled(shapes), RULES, kinds, order)
+    return Network(filled(shapes), RULES, ends, order)

@@ -1,6 +1,7 @@
 """What the tests know of a network: its tree, its rules, and by hand what each leaf is."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ IMAGES = jax.ShapeDtypeStruct((2, 4, 4, 3), jnp.float32)
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """``kinds`` says what each array is, by its path, without the library's rules.
+    """``ends`` says what each array is, by the end of its path, without the library's rules.
 
     These are ``inner`` and ``last`` weights of a branch, their bias vectors ``inner_bias`` and
     ``last_bias``, ``stem``, ``shortcut``, ``head``, their bias vectors ``bias`` and ``head_bias``,
@@ -24,12 +25,19 @@ class Network:
 
     params: Any
     rules: Rules | None
-    kinds: dict[str, str]
+    ends: dict[str, str]
     order: tuple[str, ...]  # the branches' names from the input to the output
 
     @property
     def branches(self):
         return len(self.order)
+
+    @functools.cached_property
+    def kinds(self):
+        """What each array is, by its path: the longest end that fits counts."""
+        ends = sorted(self.ends, key=len)
+        return {path: self.ends[[end for end in ends if path.endswith(end)][-1]]
+                for path in by_path(self.params)}  # fmt: skip
 
 
 def by_path(tree):
@@ -40,6 +48,13 @@ def by_path(tree):
         for path, leaf in flat
         if hasattr(leaf, "shape")
     }
+
+
+def pairs(*trees):
+    """``(path, leaf of each)`` for every array of trees that are alike."""
+    found = [by_path(tree) for tree in trees]
+    assert all(each.keys() == found[0].keys() for each in found)
+    return [(path, *(each[path] for each in found)) for path in found[0]]
 
 
 def filled(tree, seed=0):

@@ -39,17 +39,11 @@ RULES = Rules(
 
 def network():
     shapes = nnx.state(nnx.eval_shape(lambda: ResNet(nnx.Rngs(0))), nnx.Param)
-    kinds = {
-        "stem/kernel": "stem",
-        "project/kernel": "shortcut",
-        "head/kernel": "head",
-        "head/bias": "head_bias",
-    }
+    ends = {
+        "stem/kernel": "stem", "project/kernel": "shortcut",
+        "head/kernel": "head", "head/bias": "head_bias",
+        "conv_1/kernel": "inner", "conv_1/bias": "inner_bias", "conv_2/kernel": "last",
+        "shift": "scalar_bias", "gain": "multiplier", "alpha": "alpha",
+    }  # fmt: skip
     order = tuple(f"blocks/{number}" for number in range(BLOCKS))
-    for block in order:
-        kinds[f"{block}/conv_1/kernel"] = "inner"
-        kinds[f"{block}/conv_1/bias"] = "inner_bias"
-        kinds[f"{block}/conv_2/kernel"] = "last"
-        kinds |= {f"{block}/shift": "scalar_bias", f"{block}/gain": "multiplier"}
-        kinds[f"{block}/alpha"] = "alpha"
-    return Network(filled(shapes), RULES, kinds, order)
+    return Network(filled(shapes), RULES, ends, order)

@@ -33,18 +33,9 @@ def network():
         },
         "out": {"w": jnp.ones((3, CLASSES)), "b": jnp.ones(CLASSES)},
     }
-    kinds = {
-        "in/w": "stem",
-        "layers/conv_1/w": "inner",
-        "layers/conv_1/b": "inner_bias",
-        "layers/conv_2/w": "last",
-        "layers/conv_2/b": "last_bias",
-        "layers/skip/w": "shortcut",
-        "layers/shift": "scalar_bias",
-        "layers/gain": "multiplier",
-        "layers/alpha": "alpha",
-        "out/w": "head",
-        "out/b": "head_bias",
-    }
-    order = tuple(f"layers[{number}]" for number in range(BLOCKS))
-    return Network(filled(params), RULES, kinds, order)
+    ends = {
+        "in/w": "stem", "skip/w": "shortcut", "out/w": "head", "out/b": "head_bias",
+        "conv_1/w": "inner", "conv_1/b": "inner_bias", "conv_2/w": "last", "conv_2/b": "last_bias",
+        "shift": "scalar_bias", "gain": "multiplier", "alpha": "alpha",
+    }  # fmt: skip
+    return Network(filled(params), RULES, ends, tuple(f"layers[{n}]" for n in range(BLOCKS)))
