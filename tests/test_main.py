@@ -53,10 +53,7 @@ def test_the_demo_has_a_scale_of_its_own_which_another_one_replaces(monkeypatch,
 
 @pytest.mark.parametrize(
     ("typed", "found", "expected"),
-    [
-        ("swep", "COMMAND='swep'", "demo"),
-        ("experiment table", "NAME='table'", "fixup_fig3_depth"),
-    ],
+    [("swep", "COMMAND='swep'", "demo"), ("experiment table", "NAME='table'", "fixup_fig3_depth")],
 )
 def test_what_is_no_command_gets_one_sentence(typed, found, expected, monkeypatch, capsys):
     assert run(monkeypatch, *typed.split()) == 2

@@ -140,6 +140,8 @@ def test_the_directional_derivative_is_the_loss_less_the_entropy(kind, name):
 
     size = largest(logits, True)[:, None, :]
     assert identity_error(of_blocks, excess[:, None, :], size) < 1
+    product = of_blocks._replace(directional=of_blocks.lower_bound * of_blocks.norm)
+    assert identity_error(product, excess[:, None, :], size) < 1
     for where, bound in of_sets.items():
         assert identity_error(bound, excess.mean(axis=-1), largest(logits, False)) < 1, where
     # With the sign turned, or the entropy left out, it does not hold.

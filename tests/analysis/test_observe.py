@@ -11,9 +11,8 @@ from flax import linen as nn
 from experiments.untrained import forward
 from nf_resnets import analysis, schemes
 from nf_resnets.models import architectures
+from tests.models.trees import quick_jit
 
-# What runs once needs no optimisation.
-quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)), jnp.float32)
 
 
@@ -90,7 +89,7 @@ def test_a_strangers_network_is_looked_into_without_a_change(make):
     network, params, *by_hand = make()
     layers, head = jax.tree.map(np.asarray, by_hand)
     u = np.array([1.0, -2.0], np.float32)
-    outputs, blocks, gradients = quick(
+    outputs, blocks, gradients = quick_jit(
         lambda params: analysis.slopes(lambda z: (z @ u).sum(), network, params, X)
     )(params)
     # The same by hand, and backwards by the transposes.
@@ -131,7 +130,9 @@ def test_each_block_begins_where_the_one_before_ends(name, scheme):
     variables = started(model, images)
     stats = {name: tree for name, tree in variables.items() if name == "batch_stats"}
     network = forward(model, stats)
-    _, blocks = quick(lambda params: analysis.observe(network, params, images))(variables["params"])
+    _, blocks = quick_jit(lambda params: analysis.observe(network, params, images))(
+        variables["params"]
+    )
     assert len(blocks) == model.num_branches
     merged = schemes.get(scheme).anatomy.norm_place == "merge"
     for before, block in zip(blocks, blocks[1:], strict=False):
@@ -156,11 +157,11 @@ def test_a_transformers_branches_are_the_encoders_then_the_decoders():
     params = started(model, source, target)["params"]
     network, labels = forward(model), jnp.asarray(target)
     look = functools.partial(analysis.observe, network)
-    _, blocks = quick(look)(params, source, target)
+    _, blocks = quick_jit(look)(params, source, target)
     assert len(blocks) == model.num_branches == 15
     for at in (at for at in range(14) if at != 5):  # the encoder ends, the decoder begins
         np.testing.assert_array_equal(blocks[at + 1].input, blocks[at].sum, err_msg=str(at))
-    norms = quick(functools.partial(analysis.gradient_norms, network, labels=labels))
+    norms = quick_jit(functools.partial(analysis.gradient_norms, network, labels=labels))
     found = norms(params, source, target)
     assert found.shape == (15,) and bool((found > 0).all())
 

@@ -18,12 +18,12 @@ from nf_resnets import analysis, models, schemes
 from nf_resnets.analysis import closed_form as cf
 from nf_resnets.analysis.signal import slope_norms
 from tests.analysis.test_closed_form import shares_of_last
+from tests.models.trees import quick_jit
 
 L, WIDTH, SIDE, DRAWS = 8, 32, 6, 32
 K = np.arange(1, L + 1)
 ONES = np.ones(L)
 SIZE = (SIDE, SIDE)
-QUICKLY = {"xla_backend_optimization_level": 0}
 # Of a 3x3 window, the part inside the image; He's stem doubles the moment 1 of random signs.
 INSIDE = np.convolve(np.ones(SIDE), np.ones(3), "same") / 3
 FIRST = 2 * np.multiply.outer(INSIDE, INSIDE)
@@ -50,7 +50,7 @@ def drawn(scheme, blocks, family="pre_activation"):
     shapes = dict(jax.eval_shape(model.init, jax.random.key(0), signs(1, SIDE)))
     variables = jax.tree_util.tree_map_with_path(draw, shapes)
     start = jax.vmap(lambda params: scheme.init(params, blocks))
-    params = jax.jit(start, compiler_options=QUICKLY)(variables["params"])
+    params = quick_jit(start)(variables["params"])
     return {**variables, "params": params}
 
 
@@ -80,7 +80,7 @@ def measured(anatomy, family):
             norms = norms_of(network, params, images, jax.random.fold_in(key, 3))
         return analysis.signal(network, params, images), norms**2
 
-    return jax.jit(lambda *args: jax.lax.map(one, args), compiler_options=QUICKLY)
+    return quick_jit(lambda *args: jax.lax.map(one, args))
 
 
 @functools.cache
@@ -241,7 +241,7 @@ def test_what_is_predicted_from_weights_is_what_is_measured_across_stages():
     model = models.WideResNet(depth=16, width=4, scheme=scheme)
     network = forward(model)
 
-    @functools.partial(jax.jit, compiler_options=QUICKLY)
+    @quick_jit
     def norms_and_blocks(params, images, key):
         norms = norms_of(network, params, images, key)
         return norms, analysis.observe(network, params, images)[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 import pytest
 
@@ -55,10 +54,3 @@ def test_another_update_is_noticed(monkeypatch, broken):
     }
     with pytest.raises(RuntimeError, match="expected the same"):
         against_torch.check_losses(case, functions)
-
-
-def test_a_parameter_too_many_is_refused():
-    case = Case("cifar-resnet-14", 4, 8)
-    params = jax.device_get(cases.make_state(case).params)
-    with pytest.raises(RuntimeError, match="bias_of_mine"):
-        torch_networks.build(case.network, 10, {**params, "bias_of_mine": np.zeros(())}, "cpu")

@@ -6,28 +6,12 @@ from benchmarks import together
 from benchmarks.together import Trainer
 
 
-@pytest.fixture(scope="module")
-def alone():
+@pytest.mark.slow
+def test_other_losses_and_runs_that_stop_early_are_refused():
     trainer = Trainer(channels=1, steps=1, runs=1)
-    return trainer, trainer.losses()
-
-
-@pytest.mark.slow
-def test_a_row_says_which_is_faster(alone):
-    row = together.on_one_device(*alone, 2, "vmap", 2)
-    assert row.at_least and row.limit is None  # no GPU here
-    assert row.compared == "runs/s, 2 at a time (vmap) / one after another"
-    assert 0 < row.ratio.low <= row.ratio.high
-    row = together.in_threads(*alone, 2, 2)
-    assert row.compared == "runs/s, 2 threads / 1 thread" and row.ratio.value > 0
-
-
-@pytest.mark.slow
-def test_other_losses_and_runs_that_stop_early_are_refused(alone):
-    trainer, losses = alone
+    losses = trainer.losses()
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         together.on_one_device(trainer, losses + 0.1, 2, "vmap", 1)
     trainer.counts = trainer.counts * 0
-    with pytest.raises(RuntimeError, match=r"^\[0\] steps found; expected 1 of each run"):
+    with pytest.raises(RuntimeError, match=r"^\[0\] steps found"):
         trainer.losses()
-    trainer.counts = trainer.counts + 1

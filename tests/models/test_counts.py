@@ -44,8 +44,7 @@ def test_resnets_have_their_published_millions(depth, published):
 
 
 @pytest.mark.parametrize(
-    ("depth", "width", "published"),
-    [(16, 8, 11.0), (40, 4, 8.9), (40, 1, 0.6), (22, 8, 17.2)],
+    ("depth", "width", "published"), [(16, 8, 11.0), (40, 4, 8.9), (40, 1, 0.6), (22, 8, 17.2)]
 )
 def test_wide_resnets_have_their_published_millions(depth, width, published):
     """Tables 2 and 4 of Zagoruyko and Komodakis, with BatchNorm before each activation."""

@@ -14,7 +14,7 @@ import pytest
 
 from nf_resnets import schemes
 from nf_resnets.models import ResNet
-from nf_resnets.models.blocks import Layers
+from nf_resnets.models.layers import Conv
 from tests.models.trees import assert_close, block_trees, images, quick_jit, random_variables
 
 # Of the largest logit: float32's rounding on both sides, through 26 layers; seen: 1e-6.
@@ -83,34 +83,18 @@ def test_matches_the_published_network(side):
 # --- timm's ------------------------------------------------------------------------------------
 
 
-def test_standardised_kernels_of_each_code():
+def test_timms_standardised_kernels():
     """In NumPy, where torch is not: small weights, for which epsilon counts."""
     kernel = 0.02 * images(3, 3, 3, 4, 8).astype("f8")
-    fan_in, centred = 36, kernel - kernel.mean((0, 1, 2))
-    variance = (centred**2).mean((0, 1, 2))
+    centred = kernel - kernel.mean((0, 1, 2))
     x = np.zeros((1, 3, 3, 4), "f4")
     x[0, 1, 1, 0] = 1.0  # the output is the kernel, turned around
-    expected = {
-        "nf_resnet": 1.7128585504496627 * centred / np.sqrt(variance * fan_in),
-        "nf_resnet_published": GAMMA * centred / np.sqrt(variance * fan_in),
-        "nf_resnet_timm": GAMMA * fan_in**-0.5 * centred / np.sqrt(variance + 1e-5),
-    }
-    for scheme, weights in expected.items():
-
-        class Holder:
-            dtype, bn_groups = jnp.float32, 1
-
-        layers = Layers(Holder, schemes.get(scheme).anatomy)
-        for after_relu in (True, False):
-            layer = layers.conv(8, after_relu=after_relu, parent=None)
-            params = layer.init(jax.random.key(0), x)["params"] | {"kernel": np.float32(kernel)}
-            found = layer.apply({"params": params}, x)[0, ::-1, ::-1]
-            gained = after_relu or scheme == "nf_resnet_timm"
-            size = weights[:, :, 0] / (1 if gained else 1.7128585504496627)
-            if scheme == "nf_resnet_published" and not gained:
-                size = weights[:, :, 0] / GAMMA
-            # The deviations of float32's sums.
-            np.testing.assert_allclose(found, size, rtol=0, atol=1e-6)
+    expected = GAMMA * 36**-0.5 * centred / np.sqrt((centred**2).mean((0, 1, 2)) + 1e-5)
+    layer = Conv(8, standardized="timm", after_relu=False)  # it makes up for a ReLU everywhere
+    params = layer.init(jax.random.key(0), x)["params"] | {"kernel": np.float32(kernel)}
+    found = layer.apply({"params": params}, x)[0, ::-1, ::-1]
+    # The deviations of float32's sums.
+    np.testing.assert_allclose(found, expected[:, :, 0], rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -13,12 +13,7 @@ import numpy as np
 import pytest
 
 from nf_resnets.models import ResNet
-from tests.models.reference import (
-    numpy_average_pool,
-    numpy_conv,
-    numpy_max_pool,
-    numpy_norm,
-)
+from tests.models.reference import numpy_average_pool, numpy_conv, numpy_max_pool, numpy_norm
 from tests.models.trees import assert_close, block_trees, images, quick_jit, random_variables
 
 VALUES = {

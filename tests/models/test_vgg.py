@@ -10,11 +10,7 @@ import pytest
 
 from nf_resnets.models import VGG
 from nf_resnets.models.vgg import adaptive_average_pool
-from tests.models.reference import (
-    numpy_conv,
-    numpy_max_pool,
-    numpy_norm,
-)
+from tests.models.reference import numpy_conv, numpy_max_pool, numpy_norm
 from tests.models.trees import assert_close, images, quick_jit, random_variables
 
 VALUES = 1e-5  # of the largest logit; float32's rounding in 16 layers; seen: 3e-6

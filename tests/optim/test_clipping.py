@@ -15,10 +15,7 @@ SHAPES = {
     "bias_relu": (),
     "stage_1": {
         "first": {"conv_1": {"kernel": (3, 3, 4, 5)}, "multiplier": ()},
-        "rest": {
-            "conv_1": {"kernel": (3, 3, 3, 4, 5), "bias": (3, 5)},
-            "multiplier": (3,),
-        },
+        "rest": {"conv_1": {"kernel": (3, 3, 3, 4, 5), "bias": (3, 5)}, "multiplier": (3,)},
     },
     "head": {"kernel": (5, 10), "bias": (10,)},
 }
@@ -75,9 +72,7 @@ def test_the_head_is_exempt_and_small_gradients_stay_bit_for_bit():
         np.testing.assert_array_equal(found["head"][name], grads["head"][name])
     small = tree(1, scale=1e-4)
     for got, want in zip(
-        jax.tree.leaves(clipped(CLIP, small, params)),
-        jax.tree.leaves(small),
-        strict=True,
+        jax.tree.leaves(clipped(CLIP, small, params)), jax.tree.leaves(small), strict=True
     ):
         np.testing.assert_array_equal(got, want)
 

@@ -10,14 +10,7 @@ import pytest
 
 from nf_resnets import roles, schemes
 from nf_resnets.init import Rules
-from nf_resnets.optim import (
-    adamw,
-    adaptive_clip,
-    grouped,
-    muon,
-    parametrized,
-    sgd,
-)
+from nf_resnets.optim import adamw, adaptive_clip, grouped, muon, parametrized, sgd
 from nf_resnets.roles import Group, Role
 
 BLOCK = {"conv_1": jnp.ones((2, 2)), "conv_2": jnp.ones((2, 2)), "gain": jnp.ones(())}

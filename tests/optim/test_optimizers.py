@@ -142,6 +142,15 @@ def test_equations_in_every_group(name):
             np.testing.assert_allclose(get(found)[run], expected, rtol=2e-5, atol=2e-6)
 
 
+def test_a_schedule_holds_for_both_groups_at_every_step():
+    params = {"head": {"kernel": np.zeros((1, 1), np.float32)}, "bias_head": np.float32(0)}
+    grads = [jax.tree.map(np.ones_like, params) for _ in range(3)]
+    schedule = optax.piecewise_constant_schedule(0.5, {1: 0.5, 2: 0.5})
+    found = walk(optim.sgd(schedule, momentum=0.0), params, grads)
+    np.testing.assert_allclose(found["head"]["kernel"], -0.875, rtol=1e-6)
+    np.testing.assert_allclose(found["bias_head"], -0.0875, rtol=1e-6)
+
+
 def test_the_factor_meets_the_rate_and_not_the_update():
     """Committed rows are rounded so; of these numbers the other order differs in the last place."""
     tree, rate = {"bias_head": jnp.float32(1 / 37)}, jnp.float32(0.3)
@@ -249,3 +258,13 @@ def test_muon_takes_a_module_that_can_be_called():
     params = Block(jnp.ones((2, 2)))
     optimizer = optim.muon(0.1, rules=Rules(branch=r"^fc_(\d)", layout="HWIO"))
     jax.eval_shape(lambda: optimizer.update(params, optimizer.init(params), params))
+
+
+def test_states_keep_the_dtype_of_the_weights():
+    params = {"head": {"kernel": jnp.ones((2, 3), jnp.bfloat16)}}
+    for name in optim.NAMES:
+        rule, _ = optim.OPTIMIZERS[name]
+        optimizer = rule(0.1, momentum=jnp.float32(0.9), weight_decay=jnp.float32(0.1))
+        state = optimizer.init(params)
+        _, after = optimizer.update(params, state, params)
+        jax.tree.map(lambda a, b: np.testing.assert_equal(a.dtype, b.dtype), state, after)

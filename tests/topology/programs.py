@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,8 +17,6 @@ from nf_resnets.training.images import make_train_steps
 from nf_resnets.training.mesh import DATA
 from nf_resnets.training.program import state_shapes
 from nf_resnets.training.streamed import mixed
-from nf_resnets.translation import beam
-from nf_resnets.translation.program import token_step
 
 HYPER = {"learning_rate": 0.1, "weight_decay": 5e-4}
 EXAMPLES, CLASSES = 640, 10
@@ -97,32 +94,3 @@ def streamed(devices: Any) -> Program:
     }
     states = states_of(model, mesh, (jnp.zeros((1, side, side, 3)),), 1)
     return Program(function, (states, arrays))
-
-
-def _transformer() -> models.Transformer:
-    return models.Transformer(
-        vocab_size=128, num_layers=2, d_model=32, num_heads=2, d_ff=64, max_length=32,
-        dropout=0.1, scheme="fixup",
-    )  # fmt: skip
-
-
-def transformer(devices: Any) -> Program:
-    """A step on sentence pairs, with dropout."""
-    mesh, model = training.make_mesh(devices=devices), _transformer()
-    function = token_step(model, sgd, mesh)
-    names = ("source", "inputs", "targets")
-    batch = {name: shaped(mesh, (32, 16), np.int32, DATA) for name in names}
-    tokens = jnp.ones((1, 2), jnp.int32)
-    return Program(function, (states_of(model, mesh, (tokens, tokens), 1), batch))
-
-
-def beam_search(devices: Any) -> Program:
-    """Four hypotheses for each of eight sentences, on one chip."""
-    mesh, model, length = training.make_mesh(devices=devices[:1]), _transformer(), 16
-    tokens = jnp.ones((1, 2), jnp.int32)
-    variables = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
-    params = jax.tree.map(lambda leaf: shaped(mesh, leaf.shape, leaf.dtype), variables["params"])
-    search = functools.partial(beam._searched, model, length=length, beam=4)
-    numbers = (shaped(mesh, (8, 12), np.int32), shaped(mesh, (8,), np.int32))
-    penalty = (shaped(mesh, (), np.float32),) * 2
-    return Program(jax.jit(search), (params, *numbers, *penalty))
