@@ -7,14 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets.data import (
-    augment,
-    example_keys,
-    normalize,
-    random_crop,
-    random_flip,
-    seed_key,
-)
+from nf_resnets.data import augment, example_keys, normalize, random_crop, random_flip, seed_key
 
 SIDE, PADDING = 8, 4
 OFFSETS = 2 * PADDING + 1

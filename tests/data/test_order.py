@@ -7,11 +7,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from nf_resnets.data import (
-    batch_indices,
-    epoch_order,
-    steps_per_epoch,
-)
+from nf_resnets.data import batch_indices, epoch_order, steps_per_epoch
 
 
 def _mesh(sweep, data):

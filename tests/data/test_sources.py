@@ -226,10 +226,7 @@ def test_all_of_cifar10_comes_through_unchanged(tmp_path, file_format):
         split = getattr(dataset, name)
         # TFDS shuffles when it writes and keeps the official position in the id.
         source = tfds.data_source(
-            "cifar10",
-            split=name,
-            data_dir=records,
-            decoders={"image": tfds.decode.SkipDecoding()},
+            "cifar10", split=name, data_dir=records, decoders={"image": tfds.decode.SkipDecoding()}
         )
         ids = source.__getitems__(list(range(len(source))))
         position = np.array(

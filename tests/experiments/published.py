@@ -304,12 +304,9 @@ OF_USERS = {
 """Of the dataclasses that users fill in."""
 
 OF_FUNCTIONS = {
-    "nf_resnets.optim.sgd": {
-        "momentum": (0.9, DEFAULTS),
-        "nesterov": (False, "Fixup code"),
-    },
+    "nf_resnets.optim.sgd": {"momentum": (0.9, DEFAULTS), "nesterov": (False, "Fixup code")},
     "nf_resnets.translation.adam": {
-        "b2": (0.98, "Vaswani et al., 2017, section 5.3; Fixup code: --adam-betas '(0.9, 0.98)'"),
+        "b2": (0.98, "Vaswani et al., 2017, section 5.3; Fixup code: --adam-betas '(0.9, 0.98)'")
     },
     "nf_resnets.optim.halving": {"halvings": (10, PROTOCOL)},
     "nf_resnets.optim.adaptive_clip": {"eps": (1e-3, "Brock et al., ICML 2021, section 4.1")},

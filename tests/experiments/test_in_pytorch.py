@@ -93,9 +93,7 @@ def fixup_in_torch(run):
     name, params = f"wrn-{run.depth}-1", jax.device_get(run.state.params)
     network = torch_networks.build(name, 10, params, "cpu")
     optimizer = torch_networks.make_optimizer(
-        network,
-        learning_rate=run.point["peak_lr"],
-        weight_decay=run.point["weight_decay"],
+        network, learning_rate=run.point["peak_lr"], weight_decay=run.point["weight_decay"]
     )
     return network, torch_networks.make_step(network, optimizer, torch.float32)
 

@@ -22,10 +22,7 @@ NINES = "9" * 400
         (("--stem-channels", "100000000"), "stem_channels=1e+08 found; expected at most 1,000,000"),
         (("--stem-channels", NINES), "stem_channels=9999"),
         (("--padding", "1000000000"), "padding=1000000000 found; expected less than the"),
-        (
-            ("--base-model", "wrn-10-2"),
-            "base_model=wrn-10-2 found, but scheme='fixup' has",
-        ),
+        (("--base-model", "wrn-10-2"), "base_model=wrn-10-2 found, but scheme='fixup' has"),
         (("--epochs", "1e300"), "epochs=1e+300 found; expected less than"),
         (("--warmup-epochs", "1e308"), "warmup_epochs=1e+308 found"),
         (("--steps", NINES), "steps="),

@@ -10,15 +10,7 @@ from nf_resnets import trained
 from nf_resnets.cli import networks as command
 from nf_resnets.command_line import finish
 from nf_resnets.trained.pictures import write_picture
-from tests.trained.networks import (
-    drawn,
-    forge,
-    refused,
-    saved,
-    set_at,
-    takes,
-    wide_resnet,
-)
+from tests.trained.networks import drawn, forge, refused, saved, set_at, takes, wide_resnet
 
 
 def field(name, value):

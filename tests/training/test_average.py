@@ -9,7 +9,6 @@ import optax
 import pytest
 
 from nf_resnets import training
-from nf_resnets.training.checkpoint import Checkpoints
 
 DECAY = 0.8
 HYPER = {"learning_rate": 0.5, "weight_decay": 0.0}
@@ -63,19 +62,3 @@ def test_parameters_and_metrics_are_those_of_a_run_without():
     assert {name: float(value) for name, value in metrics.items()} == {
         name: float(value) for name, value in others.items()
     }
-
-
-def test_it_survives_a_checkpoint_and_a_run_without_has_other_leaves(tmp_path):
-    state, _ = step()(state_of(), BATCH)
-    saved = Checkpoints(tmp_path / "with")
-    saved.save(1, state, {})
-    _, restored, _ = saved.restore(state_of())
-    for got, want in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
-        np.testing.assert_array_equal(got, want)
-    after, _ = step()(jax.tree.map(jnp.asarray, restored), BATCH)
-    expected, _ = step()(state, BATCH)
-    np.testing.assert_array_equal(
-        after.average.params["head"]["kernel"], expected.average.params["head"]["kernel"]
-    )
-    with pytest.warns(UserWarning, match="1.npz is passed over"):
-        assert saved.restore(state_of(None)) is None

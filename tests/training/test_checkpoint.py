@@ -2,21 +2,14 @@
 
 import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 
 from nf_resnets.places import held
 from nf_resnets.training.checkpoint import Checkpoints
-from tests.training import small
-
-ROOT = Path(__file__).parents[2]
 
 
 def tree(step):
@@ -70,47 +63,31 @@ def test_the_last_two_are_kept_and_ten_comes_after_nine(saved):
     saved.delete()  # what is gone already is no error
 
 
-def test_a_training_state_comes_back_as_it_was(tmp_path):
-    state = small.host(small.state_of(small.he_variables(small.wide_resnet("batchnorm"))))
-    checkpoints = Checkpoints(tmp_path / "run")
-    checkpoints.save(3, state, {})
-    assert_same(checkpoints.restore(like(state))[1], state)
-
-
-DTYPES = ("bool", "int8", "uint32", "float16", "float64", "complex64", ml_dtypes.bfloat16,
-          ml_dtypes.float8_e4m3fn)  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", [np.dtype(each) for each in DTYPES], ids=str)
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float64", "complex64", "float8_e4m3fn"])
 def test_every_bit_of_every_dtype_comes_back(tmp_path, dtype):
     """Random bits are among others NaNs with a payload, subnormals and negative zeros."""
-    values = np.random.default_rng(0).integers(0, 2 if dtype.kind == "b" else 256, 528, np.uint8)
-    values = values.view(dtype)
+    values = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 256, 528, np.uint8)
+    values = values.view(np.dtype(dtype))
     value = {"vector": values, "scalar": values[0], "none": values[:0]}
     checkpoints = Checkpoints(tmp_path / "run")
     checkpoints.save(1, value, {})
     assert_same(checkpoints.restore(like(value))[1], value)
 
 
-OTHERS = {
-    "another shape": {"mask": np.zeros(6, bool)},
-    "another rank": {"mask": np.zeros((5, 1), bool)},
-    "a dtype of the same size": {"step": np.uint32(0)},
-    "a dtype of few bits of the same size": {
-        "params": {**tree(0)["params"], "bias": np.zeros(7, np.float16)}
-    },
-    "a wider dtype": {"params": {**tree(0)["params"], "bias": np.zeros(7, np.float32)}},
-    "one leaf more": {"more": np.zeros(2)},
-}
-
-
-@pytest.mark.parametrize("name", [*OTHERS, "one leaf less"])
-def test_other_leaves_are_passed_over_and_never_cast(saved, name):
-    other = {**tree(0), **OTHERS.get(name, {})}
-    if name == "one leaf less":
-        del other["step"]
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mask": np.zeros((5, 1), bool)},
+        {"step": np.uint32(0)},
+        {"params": {**tree(0)["params"], "bias": np.zeros(7, np.float32)}},
+        {"more": np.zeros(2)},
+        {"step": None},
+    ],
+    ids=["rank", "sign", "wider", "more", "less"],
+)
+def test_other_leaves_are_passed_over_and_never_cast(saved, changes):
     with pytest.warns(UserWarning, match=r"10.npz is passed over|9.npz is passed over"):
-        assert saved.restore(like(other)) is None
+        assert saved.restore(like({**tree(0), **changes})) is None
 
 
 def flips(data):
@@ -142,43 +119,10 @@ def test_two_damaged_ones_are_said_and_training_begins_anew(saved):
         (saved.folder / f"{step}.npz").write_bytes(b"")
     with pytest.warns(UserWarning) as warned:
         assert saved.restore(like(tree(0))) is None
-    texts = [str(each.message) for each in warned]
-    for text, step in zip(texts, (10, 9), strict=True):
-        assert text.startswith(f"{saved.folder / str(step)}.npz is passed over:")
+    assert [str(each.message).split(" is passed over:")[0] for each in warned] == [
+        f"{saved.folder / str(step)}.npz" for step in (10, 9)
+    ]
     assert saved.facts() is None
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from nf_resnets.training.checkpoint import Checkpoints
-from tests.training.test_checkpoint import tree
-event, number = sys.argv[2:]
-left = int(number)
-def act(name, args):
-    global left
-    if name == event and sys.argv[1] in str(args[0]):
-        left -= 1
-        if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(act)
-Checkpoints(Path(sys.argv[1])).save(11, tree(11), {"at": 11})
-"""
-
-
-@pytest.mark.slow  # a process each
-# The first removal is that of an unfinished file, which need not be there.
-@pytest.mark.parametrize(
-    ("event", "number", "newest"),
-    [("open", 1, 10), ("os.rename", 1, 10), ("os.remove", 1, 10), ("os.remove", 2, 11)],
-)
-def test_a_save_that_is_killed_leaves_the_one_before(saved, event, number, newest):
-    command = [sys.executable, "-c", KILLED, str(saved.folder), event, str(number)]
-    assert subprocess.run(command, cwd=ROOT, timeout=60).returncode == -9
-    assert restored(saved) == newest
-    saved.save(12, tree(12), {"at": 12})
-    assert restored(saved) == 12
-    assert len(list(saved.folder.iterdir())) == 2
 
 
 def test_a_save_that_fails_leaves_the_ones_before(saved, monkeypatch):
@@ -199,10 +143,3 @@ def test_a_symbolic_link_is_not_followed(saved, tmp_path):
     with pytest.raises(OSError, match="lock is a link"), held(saved.folder / "lock"):
         pass
     assert (tmp_path / "mine").read_text() == "mine" and restored(saved) == 11
-
-
-def test_a_file_is_held_by_one_process_at_a_time(tmp_path):
-    with held(tmp_path / "lock"), pytest.raises(BlockingIOError), held(tmp_path / "lock"):
-        pass
-    with held(tmp_path / "lock"):  # it was let go of
-        pass

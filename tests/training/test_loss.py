@@ -1,12 +1,11 @@
 """The loss of smoothed and of mixed labels against NumPy in float64."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from nf_resnets.training import cross_entropy
-from nf_resnets.training.loss import correct
+from nf_resnets.training.loss import correct, image_loss
 
 RNG = np.random.default_rng(0)
 LOGITS = (3 * RNG.standard_normal((12, 7))).astype(np.float32)
@@ -20,45 +19,37 @@ FLOAT32 = {"rtol": 2e-6, "atol": 2e-6}
 def numpy_loss(targets):
     """The cross-entropy to any distribution of the classes."""
     z = np.float64(LOGITS)
-    log_p = (
-        z
-        - np.log(np.exp(z - z.max(1, keepdims=True)).sum(1, keepdims=True))
-        - z.max(1, keepdims=True)
-    )
-    return -(targets * log_p).sum(axis=1)
+    return np.log(np.exp(z).sum(1)) - (targets * z).sum(1)
 
 
 def one_hot(labels):
     return np.eye(7)[labels]
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 0.5])
-def test_smoothed_labels(epsilon):
-    found = cross_entropy(LOGITS, {"label": LABELS}, label_smoothing=epsilon)
-    targets = (1 - epsilon) * one_hot(LABELS) + epsilon / 7
-    np.testing.assert_allclose(found, numpy_loss(targets), **FLOAT32)
-
-
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
-def test_mixed_labels(epsilon):
-    batch = {"label": LABELS, "other_label": OTHERS, "fraction": SHARE}
-    found = jax.jit(lambda batch: cross_entropy(LOGITS, batch, label_smoothing=epsilon))(batch)
-    fraction = np.float64(SHARE)[:, None]
-    targets = fraction * one_hot(LABELS) + (1 - fraction) * one_hot(OTHERS)
-    targets = (1 - epsilon) * targets + epsilon / 7
-    np.testing.assert_allclose(found, numpy_loss(targets), **FLOAT32)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_mixed_and_smoothed_labels(mixed, epsilon):
+    batch, targets = {"label": LABELS}, one_hot(LABELS)
+    if mixed:
+        batch |= {"other_label": OTHERS, "fraction": SHARE}
+        fraction = np.float64(SHARE)[:, None]
+        targets = fraction * targets + (1 - fraction) * one_hot(OTHERS)
+    loss = image_loss(lambda params, *_: (params, {}), label_smoothing=epsilon)
+    found, (metrics, _) = loss(LOGITS, {}, {"image": None, **batch})
+    right = (targets * one_hot(LOGITS.argmax(1))).sum(1).mean()
+    np.testing.assert_allclose(metrics["accuracy"], right, **FLOAT32)
+    expected = numpy_loss((1 - epsilon) * targets + epsilon / 7)
+    np.testing.assert_allclose(found, expected.mean(), **FLOAT32)
 
 
 @pytest.mark.parametrize("name", ["label", "other_label"])
 @pytest.mark.parametrize(
-    "labels",
-    [LABELS[:1], LABELS[:, None], LABELS[:5], one_hot(LABELS), LABELS.astype(float), LABELS > 2],
-    ids=["one", "a column", "fewer", "one-hot", "floats", "bools"],
+    "labels", [LABELS[:1], LABELS[:, None], one_hot(LABELS), LABELS.astype(float)], ids=np.shape
 )
 def test_labels_that_are_not_one_integer_each_are_refused(name, labels):
     """One label alone was broadcast to all examples."""
     batch = {"label": LABELS, "other_label": OTHERS, "fraction": SHARE, name: labels}
-    with pytest.raises(ValueError, match=rf"^{name} of shape .* found; expected .* shape \[12\]"):
+    with pytest.raises(ValueError, match=rf"^{name} of shape"):
         cross_entropy(LOGITS, batch)
 
 

@@ -40,19 +40,6 @@ def test_a_signal_is_a_flag_and_the_handlers_come_back_at_once(number):
         assert (stop.requested, stop.signal) == (True, number)
 
 
-def test_the_handlers_come_back_without_a_signal_and_after_an_error():
-    for error in (None, ValueError):
-        with handlers(signal.default_int_handler):
-            with contextlib.suppress(ValueError), Preemption() as stop:
-                assert signal.getsignal(signal.SIGTERM) is not signal.default_int_handler
-                if error is not None:
-                    raise error
-            assert [signal.getsignal(number) for number in SIGNALS] == [
-                signal.default_int_handler
-            ] * 2
-            assert not stop.requested
-
-
 def test_an_ignored_signal_stays_ignored():
     with handlers(signal.SIG_IGN), Preemption() as stop:
         signal.raise_signal(signal.SIGTERM)

@@ -2,24 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
 
 from nf_resnets import models, training
 from tests.training import small
-
-
-def test_sharding():
-    mesh = training.make_mesh(2, 4)
-    tree = {"a": np.arange(12.0).reshape(4, 3), "b": [jnp.arange(2, dtype=jnp.int32)]}
-    sharded, whole = training.shard_runs(tree, mesh), training.replicate(tree, mesh)
-    assert sharded["a"].sharding.spec == PartitionSpec("sweep")
-    assert {shard.data.shape for shard in sharded["a"].addressable_shards} == {(2, 3)}
-    assert whole["a"].sharding.is_fully_replicated and len(whole["a"].sharding.device_set) == 8
-    for array in (sharded, whole, training.replicate(sharded, mesh)):
-        small.assert_close(array, tree, rtol=0, atol=0)
-    assert sharded["b"][0].dtype == jnp.int32
 
 
 def test_batch_norm_slices_are_spread_or_refused():

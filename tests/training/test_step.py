@@ -20,12 +20,8 @@ SPLIT = small.split()
 FLOAT32 = {"rtol": 5e-6, "atol": 5e-6}
 
 
-TRACES = []
-
-
 def network(params, batch_stats, images, keys):
     """A layer, a ReLU, a multiplier, a head: small enough to be differentiated by hand."""
-    TRACES.append(images.shape)
     x = images.reshape(images.shape[0], -1)
     h = jax.nn.relu(x @ params["stem"]["kernel"] + params["bias_stem"])
     h = h * params["stage_1"]["first"]["multiplier"] + params["bias_head"]
@@ -93,11 +89,6 @@ def steps_on(sweep, data, vectorize="auto", **options):
     )  # fmt: skip
 
 
-def train(states, sweep, data, *, num_steps=3, **options):
-    steps, mesh = steps_on(sweep, data, **options), small.mesh_of(sweep, data)
-    return small.train(steps, states, SPLIT, mesh, num_steps=num_steps)
-
-
 def call(states, counts, sweep=1, data=1, **options):
     """One call of the steps."""
     mesh = small.mesh_of(sweep, data)
@@ -120,7 +111,8 @@ def test_four_steps_against_numpy(devices, options):
     for made in (0, 2):
         found = call([begin.replace(step=jnp.int32(made))], [5], 1, devices, **options)
         assert found.counts == [3 - made]
-    states, metrics = train([begin], 1, devices, num_steps=4, **options)
+    steps, mesh = steps_on(1, devices, **options), small.mesh_of(1, devices)
+    states, metrics = small.train(steps, [begin], SPLIT, mesh, num_steps=4)
 
     params = float64(parameters())
     factor = {
@@ -213,13 +205,9 @@ def test_a_diverged_run_stops_at_its_step_and_leaves_its_neighbours_alone(vector
     for name, values in found.curve.items():
         # One program, so bit for bit.
         np.testing.assert_array_equal(values[1:], expected.curve[name][1:])
-
-
-def test_an_update_that_is_not_finite_diverges_at_its_step_though_its_loss_is():
-    _, *others = different_runs()
-    found = call_four([state_of(learning_rate=3e38), *others], [3, 3, 3, 3])
+    # An update that is not finite ends a run, too, though its loss is.
+    found = call_four([state_of(learning_rate=3e38), *others], counts, vectorize=vectorize)
     assert found.counts.tolist() == [1, 3, 3, 3]
-    assert found.diverged.tolist() == [True, False, False, False]
     last = {name: np.isfinite(values[0, 0]) for name, values in found.curve.items()}
     assert last == {"loss": True, "accuracy": True, "grad_norm": True, "update_norm": False}
 
@@ -232,10 +220,6 @@ def schedule(hyper):
     return optim.sgd(optax.linear_schedule(0.1, 0.0, 10), weight_decay=hyper["weight_decay"])
 
 
-def traced_momentum(hyper):
-    return optim.sgd(0.1, momentum=hyper["momentum"], weight_decay=hyper["weight_decay"])
-
-
 def plain_optax(hyper):
     # Its velocity becomes float32 by itself where the weights are bfloat16.
     return optax.chain(
@@ -245,11 +229,7 @@ def plain_optax(hyper):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, np.float64, "weak"])
-@pytest.mark.parametrize(
-    "optimizer",
-    [small.sgd, schedule, traced_momentum, plain_optax, lambda hyper: optax.adam(1e-3)],
-    ids=["sgd", "schedule", "momentum", "optax", "adam"],
-)
+@pytest.mark.parametrize("optimizer", [schedule, plain_optax, lambda hyper: optax.adam(1e-3)])
 def test_a_step_changes_neither_shapes_nor_dtypes(optimizer, dtype):
     if dtype == "weak":
         params = {"head": {"kernel": jnp.full((64, 10), 0.1)}, "bias_head": jnp.asarray(0.1)}
@@ -265,9 +245,7 @@ def test_a_step_changes_neither_shapes_nor_dtypes(optimizer, dtype):
         mean = (batch_stats["mean"] + x.mean().reshape(1)).astype(jnp.bfloat16)
         return logits, {"mean": mean, "weak": batch_stats["weak"]}
 
-    state = small.state_of(
-        {"params": params, "batch_stats": statistics}, optimizer=optimizer, momentum=0.9
-    )
+    state = small.state_of({"params": params, "batch_stats": statistics}, optimizer=optimizer)
     batch = {"image": jnp.ones((4, 8, 8, 1)), "label": jnp.zeros(4, jnp.int32)}
     loss = training.image_loss(apply)
     new, metrics = jax.eval_shape(
@@ -275,30 +253,3 @@ def test_a_step_changes_neither_shapes_nor_dtypes(optimizer, dtype):
     )
     assert abstract(new) == abstract(state)
     assert {leaf.dtype for leaf in metrics.values()} == {np.dtype(np.float32)}
-
-
-def test_a_mixed_batch_has_the_weighted_loss_and_accuracy_of_both_labels():
-    rng = np.random.default_rng(4)
-    batch = {
-        "image": rng.standard_normal((BATCH, 8, 8, 1)).astype(np.float32),
-        "label": rng.integers(0, 10, BATCH).astype(np.int32),
-        "other_label": rng.integers(0, 10, BATCH).astype(np.int32),
-        "fraction": np.full(BATCH, 0.3, np.float32),
-    }
-    loss = training.image_loss(network)
-    step = functools.partial(training.replica_step, loss=loss, optimizer=small.sgd)
-    _, metrics = jax.jit(step)(state_of(), batch)
-    x = np.float64(batch["image"]).reshape(BATCH, -1)
-    first = gradient(float64(parameters()), x, batch["label"])
-    second = gradient(float64(parameters()), x, batch["other_label"])
-    fraction = np.float64(np.float32(0.3))
-    for name, one, other in zip(("loss", "accuracy"), first, second, strict=False):
-        np.testing.assert_allclose(
-            metrics[name], fraction * one + (1 - fraction) * other, **FLOAT32
-        )
-    mixed = jax.tree.map(
-        lambda one, other: fraction * one + (1 - fraction) * other, first[2], second[2]
-    )
-    norm = math.sqrt(sum((grad**2).sum() for grad in jax.tree.leaves(mixed)))
-    np.testing.assert_allclose(metrics["grad_norm"], norm, **FLOAT32)
-    assert first[0] != pytest.approx(second[0], abs=1e-2)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import struct
-import sys
 import time
 
 import pytest
@@ -15,9 +13,6 @@ from nf_resnets.training import wandb
 from tests.sweep.small import key
 from tests.training.test_tensorboard import KEY, NAMES, SETTINGS, curve, row, value
 
-needs_wandb = pytest.mark.skipif(
-    importlib.util.find_spec("wandb") is None, reason="wandb is not installed"
-)
 BLOCK, HEADER = 1 << 15, 7  # of the file: LevelDB's log format, after seven bytes
 
 
@@ -68,8 +63,8 @@ def logged(folder, run):
     return config, history, summary, code
 
 
-@needs_wandb
 def test_offline_runs_are_in_their_files(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     other = key({**vars(SETTINGS), "seed": 4})
     monkeypatch.setattr(wandb, "MOST_POINTS", 10)
@@ -97,10 +92,3 @@ def test_offline_runs_are_in_their_files(tmp_path, monkeypatch):
     config, history, summary, code = logged(tmp_path, other)
     assert config["seed"] == 4 and [*history] == [1]
     assert summary["state"] == "diverged" and code == 1
-
-
-def test_without_wandb_one_sentence_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ImportError, match=r"pip install nf_resnets\[wandb\]") as found:
-        WandB(tmp_path)
-    assert str(found.value).count("\n") == 0
