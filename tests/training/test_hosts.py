@@ -213,6 +213,15 @@ def test_a_dying_process_ends_the_other(case, sent, codes, tmp_path):
             assert "ZeroDivisionError: only here" in pair.logs[1].read_text()
 
 
+def test_a_tpu_needs_no_arguments(monkeypatch):
+    asked = []
+    monkeypatch.setattr(hosts, "_on_a_tpu", lambda: True)
+    monkeypatch.setattr(jax.config, "update", lambda *setting: asked.append(setting))
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *given: asked.append(given))
+    hosts.initialize()
+    assert asked == [("jax_enable_preemption_service", False), (None, None, None)]
+
+
 CASES = {case.__name__: case for case in (both, waits_in_a_collective, waits_by_itself, raises)}
 
 if __name__ == "__main__":
