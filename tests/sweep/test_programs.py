@@ -21,10 +21,6 @@ class Built:
     slots = 1
 
 
-def made(build):
-    return Programs(SimpleNamespace(build=build), None, Log())
-
-
 PLAN = Plan({"seed": 0}, "a run", 100, 10, program="p")
 
 
@@ -36,7 +32,7 @@ def test_threads_share_a_program_which_is_kept_for_as_long_as_one_uses_it():
         built.append(runs_per_device)
         return Built()
 
-    shared = made(build)
+    shared = Programs(SimpleNamespace(build=build), None, Log())
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         one, *others = pool.map(lambda _: shared.get(PLAN, 1), range(3))
     assert others == [one, one] and built == [1] and shared.compiled == 1
@@ -50,21 +46,6 @@ def test_threads_share_a_program_which_is_kept_for_as_long_as_one_uses_it():
     shared.get(PLAN, 2)
     shared.get(PLAN, 1)
     assert built == [1, 2, 1]
-
-
-def test_one_that_cannot_be_built_is_said_and_tried_again():
-    tries = []
-
-    def build(*_, **__):
-        tries.append(0)
-        raise RuntimeError("no")
-
-    shared = made(build)
-    for count in (1, 2):
-        with pytest.raises(RuntimeError, match="no"):
-            shared.get(PLAN, 1)
-        assert len(tries) == count and shared.compiled == 0
-    assert [event[2] for event in shared._callback.of("on_compile_end")] == [0, 0]
 
 
 def test_the_seconds_of_a_step_are_read_off_the_rows():

@@ -15,12 +15,6 @@ def points_of(rates, sizes=SIZES):
     return [(size, rate, rate, rate) for size, rate in zip(sizes, rates, strict=True)]
 
 
-def drawn(x, y, error):
-    """Points of logarithms and error bars."""
-    return [(2.0**x, 2.0**y, 2.0 ** (y - e), 2.0 ** (y + e))
-            for x, y, e in zip(x, y, error, strict=True)]  # fmt: skip
-
-
 def test_planted_slope_plateau_and_break_are_found():
     fit = regimes(points_of([min(2**-7 * size, 2.0) for size in SIZES]))
     # Powers of two, so that logarithms are exact.
@@ -54,7 +48,8 @@ def test_no_curve_is_nearer_than_the_fit():
         x = np.sort(generator.choice(12, count)).astype(float)
         y = np.minimum(x - 6, 0) + generator.normal(0, 2, count)
         error = generator.uniform(0.5, 2, count)
-        fit = regimes(drawn(x, y, error))
+        points = zip(2.0**x, 2.0**y, 2.0 ** (y - error), 2.0 ** (y + error), strict=True)
+        fit = regimes(list(points))
         if fit.shows == "both":
             both += 1
             curves = np.minimum(a[..., None] + x, c[..., None])
@@ -80,26 +75,24 @@ def test_a_best_rate_at_the_edge_is_a_bound_and_not_a_value():
     assert dead.shows == "neither" and len(dead.left_out) == 6
 
 
-def rows_of(scheme, metric, best, factor=2.0):
-    """Runs of which ``best`` says the best rate of each batch size, on a grid of one factor."""
-    return [
+@pytest.mark.parametrize(
+    ("factor", "best", "shows", "largest", "error"),
+    [
+        (2, {8: -6, 32: -4, 128: -2, 512: -2, 2048: -2}, "both", 0.25, 0.5 / 2**0.5),
+        # A grid of factors of 4 has error bars of one octave.
+        (4, {8: -3, 32: -2, 128: -1, 512: 0}, "linear", None, 0.5),
+    ],
+)
+def test_from_rows_to_fits(factor, best, shows, largest, error):
+    rows = [
         {
-            "scheme": scheme, "batch_size": size, "seed": seed, "state": "finished",
-            "peak_lr": factor**k,
-            metric: 0.9 - 0.01 * (k - rate) ** 2 + 1e-4 * seed,
+            "scheme": "fixup", "batch_size": size, "seed": seed, "state": "finished",
+            "peak_lr": float(factor) ** k,
+            "test_accuracy": 0.9 - 0.01 * (k - rate) ** 2 + 1e-4 * seed,
         }
         for size, rate in best.items() for k in range(-12, 8) for seed in range(2)
     ]  # fmt: skip
-
-
-def test_from_rows_to_fits():
-    rows = rows_of("skipinit", "test_accuracy", {8: -6, 32: -4, 128: -2, 512: -2, 2048: -2})
-    rows += rows_of("batchnorm", "test_accuracy", {8: -6, 32: -4, 128: -2, 512: 0, 2048: 2})
-    skipinit, batchnorm = regimes_of(optima(rows))
-    assert (skipinit.group, skipinit.metric) == ({"scheme": "skipinit"}, "test_accuracy")
-    assert (skipinit.shows, skipinit.slope, skipinit.largest) == ("both", 2**-9, 0.25)
-    assert (batchnorm.shows, batchnorm.slope) == ("linear", 2**-9)
-    # A grid of factors of 4 has error bars of one octave.
-    steep = {2: -3, 32: -1, 512: 1, 8192: 3}
-    (coarse,) = regimes_of(optima(rows_of("fixup", "test_accuracy", steep, factor=4)))
-    assert (coarse.shows, coarse.slope_error) == ("linear", 0.5)
+    (fit,) = regimes_of(optima(rows))
+    assert (fit.group, fit.metric) == ({"scheme": "fixup"}, "test_accuracy")
+    assert (fit.shows, fit.slope, fit.largest) == (shows, 2**-9, largest)
+    assert fit.slope_error == pytest.approx(error)

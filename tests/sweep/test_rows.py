@@ -68,7 +68,7 @@ def test_a_flipped_bit_is_named_and_no_number_changes(ten):
         assert rows.damaged[0] == f"{ten}, line {number}"
 
 
-@pytest.mark.parametrize("size", range(0, 200, 7))
+@pytest.mark.parametrize("size", [0, 1, 2, 7, 50, 90, 120, 190])
 def test_a_line_that_was_cut_is_made_again(ten, size):
     whole, data = Rows(ten.parent).read(), ten.read_bytes()
     ten.write_bytes(data[:-size] if size else data)

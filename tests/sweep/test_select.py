@@ -38,14 +38,6 @@ def test_the_best_rate_and_its_range_by_accuracy():
     assert found.at_edge is None and (found.rates[2].rate, found.rates[2].n) == (0.5, 3)
 
 
-def test_by_training_loss_the_lowest_is_best():
-    rows = runs({0.5: [1.0, 1.2], 1.0: [0.5, 0.9], 2.0: [0.9, 1.0]}, metric="train_loss")
-    found = optimum(rows, metric="train_loss")
-    # 0.7 with a deviation of 0.283: 0.95 is as good, 1.1 is not.
-    assert (found.best, found.as_good, found.metric) == (1.0, (1.0, 2.0), "train_loss")
-    assert found.at_edge is None
-
-
 def test_a_rate_at_which_more_seeds_diverged_stands_behind():
     found = optimum(runs({
         0.5: [0.70, 0.72, 0.71],
@@ -71,20 +63,16 @@ def test_a_better_mean_of_a_rate_with_more_diverged_is_passed_over():
     }
     best = optimum(runs(results))
     assert (best.best, best.as_good, best.passed_over) == (0.5, (0.5,), (1.0, 2.0))
-    by_loss = optimum(
-        runs({1.0: [0.3, 0.3], 2.0: [0.1, "diverged"]}, "train_loss"), metric="train_loss"
-    )
-    assert (by_loss.best, by_loss.passed_over) == (1.0, (2.0,))
-
-
-def test_if_all_diverged_there_is_no_best():
-    found = optimum(runs({1.0: ["diverged"] * 2, 2.0: ["diverged"] * 2}))
-    assert (found.best, found.mean, found.low, found.high, found.at_edge) == (None,) * 5
-    assert found.as_good == ()
-    assert optimum([]).best is None
+    rows = runs({0.5: [0.32, 0.31], 1.0: [0.3, 0.32], 2.0: [0.1, "diverged"]}, "train_loss")
+    by_loss = optimum(rows, metric="train_loss")
+    # A deviation of 0.014: 0.315 is as good as 0.31.
+    assert (by_loss.best, by_loss.as_good, by_loss.passed_over) == (1.0, (0.5, 1.0), (2.0,))
 
 
 def test_runs_without_a_number_do_not_count():
+    found = optimum(runs({1.0: ["diverged"] * 2, 2.0: ["diverged"] * 2}))
+    assert (found.best, found.mean, found.low, found.high, found.at_edge) == (None,) * 5
+    assert found.as_good == () and optimum([]).best is None
     rows = runs({0.5: [0.7, "waiting", "failed"], 1.0: [0.8, "running", "waiting"], 2.0: ["oom"]})
     rows.append({"peak_lr": 0.5, "seed": 9, "state": "finished", "test_accuracy": None})
     found = optimum(rows)
@@ -97,12 +85,8 @@ def test_runs_without_a_number_do_not_count():
     ("results", "edge"),
     [
         ({1.0: [0.9], 2.0: [0.8], 4.0: [0.7]}, "lowest"),
-        ({1.0: [0.7], 2.0: [0.8], 4.0: [0.9]}, "highest"),
-        ({1.0: [0.7], 2.0: [0.8], 4.0: [0.7]}, None),
         ({1.0: [0.7], 2.0: [0.8], 4.0: ["diverged"]}, None),
-        ({1.0: ["diverged"], 2.0: [0.8]}, "highest"),
         ({1.0: [0.7], 2.0: [0.8], 4.0: ["waiting"]}, "highest"),
-        ({2.0: [0.8, 0.9]}, "only"),
         ({2.0: [0.8], 4.0: ["failed"]}, "only"),
     ],
 )
@@ -111,24 +95,15 @@ def test_a_best_rate_at_the_edge_of_its_grid_is_flagged(results, edge):
 
 
 def test_groups_are_kept_apart_and_come_in_order():
-    rows = [
-        row
-        for scheme, size, best in [
-            ("skipinit", 32, 1.0), ("skipinit", 8, 0.5), ("fixup", 128, 2.0), ("fixup", 8, 1.0)
-        ]
-        for row in runs(
-            {rate: [0.9 if rate == best else 0.5] for rate in (0.25, 0.5, 1.0, 2.0, 4.0)},
-            scheme=scheme,
-            batch_size=size,
-        )
-    ]  # fmt: skip
-    found = optima(rows)
-    assert [(one.group["scheme"], one.group["batch_size"], one.best) for one in found] == [
-        ("skipinit", 8, 0.5), ("skipinit", 32, 1.0), ("fixup", 8, 1.0), ("fixup", 128, 2.0)
-    ]  # fmt: skip
+    groups = [("skipinit", 32, 1.0), ("skipinit", 8, 0.5), ("fixup", 128, 2.0), ("fixup", 8, 1.0)]
+    rows = []
+    for scheme, size, best in groups:
+        results = {rate: [0.9 if rate == best else 0.5] for rate in (0.25, 0.5, 1.0, 2.0, 4.0)}
+        rows += runs(results, scheme=scheme, batch_size=size)
+    found = [(one.group["scheme"], one.group["batch_size"], one.best) for one in optima(rows)]
+    assert found == [groups[1], groups[0], groups[3], groups[2]]
     by_size = optima([row for row in rows if row["scheme"] == "fixup"], by=("batch_size",))
     assert [one.group for one in by_size] == [{"batch_size": 8}, {"batch_size": 128}]
-    assert optima([]) == []
 
 
 def test_a_group_that_mixes_settings_is_refused_and_the_setting_named():

@@ -37,6 +37,8 @@ def test_the_best_rate_has_the_lowest_median_over_its_seeds():
     # Quicker with one seed, and never with the two others; those count, though.
     rows += [falling(8, 0.2, needed, seed=seed) for seed, needed in enumerate((3, 99, 99))]
     rows += [falling(8, 0.05, 20, seed=seed) for seed in range(3)]
+    # Runs that are not over count for nothing.
+    rows += [falling(8, rate, 1, state=state) for rate, state in ((0.05, "oom"), (0.8, "failed"))]
     (one,) = steps_to_target(rows, 1.0)
     assert (one.rate, one.steps, one.low, one.high) == (0.1, 10, 8, 12)
     assert (one.reached, one.runs) == (3, 3)
@@ -47,14 +49,6 @@ def test_the_best_rate_has_the_lowest_median_over_its_seeds():
     rows[0]["state"] = rows[1]["state"] = "diverged"
     (one,) = steps_to_target(rows, 1.0)
     assert (one.rate, one.steps) == (0.05, 20)
-
-
-def test_runs_that_are_not_over_count_for_nothing():
-    over = [falling(8, rate, needed) for rate, needed in ((0.1, 12), (0.2, 10), (0.4, 14))]
-    other = [falling(8, 0.2, 10, seed=seed, state="failed") for seed in (1, 2)]
-    other += [falling(8, rate, 1, state="oom") for rate in (0.05, 0.8)]
-    assert steps_to_target(over + other, 1.0) == steps_to_target(over, 1.0)
-    assert steps_to_target(other, 1.0)[0].steps is None
 
 
 def test_the_noise_scale_is_that_of_the_steps_up_to_the_target():

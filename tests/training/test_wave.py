@@ -146,14 +146,15 @@ def test_a_test_loss_that_is_not_finite_is_divergence():
 
 
 def test_a_label_that_is_no_class_is_an_error_and_no_divergence():
-    train_split, test_split = training.device_splits(linear.dataset(), small.mesh_of())
-    bad = dataclasses.replace(train_split, labels=train_split.labels.at[7].set(10))
-    made = training.image_program(
-        linear.apply, linear.dataset(), linear.optimizer, small.mesh_of(), linear.settings(),
-        state(), splits=(bad, test_split),
-    )  # fmt: skip
-    with pytest.raises(ValueError, match=r"^a label in the batch of step \d is no class"):
-        train(STARTS[:1], made=made)
+    splits = training.device_splits(linear.dataset(), small.mesh_of())
+    bad = [dataclasses.replace(each, labels=each.labels.at[7].set(10)) for each in splits]
+    for given, where in (([bad[0], splits[1]], "batch of step 3"), ([splits[0], bad[1]], "test")):
+        made = training.image_program(
+            linear.apply, linear.dataset(), linear.optimizer, small.mesh_of(), linear.settings(),
+            state(), splits=given,
+        )  # fmt: skip
+        with pytest.raises(ValueError, match=f"^a label in the {where}"):
+            train(STARTS[:1], made=made)
 
 
 def test_probe_and_finish_see_the_states(tmp_path):
