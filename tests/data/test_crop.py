@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from nf_resnets.data.stream import DRAWS, RandomCrop, central_box, random_box
+from nf_resnets.data.stream import DRAWS, RandomCrop, random_box
 
 
 def boxes(height, width, crop, count=2_000):
@@ -68,8 +68,3 @@ def test_the_eleventh_draw_is_not_looked_at():
     assert (left, top) == (0, 0) and (right, bottom) == (28, 28)  # sqrt(0.08) of 100
     nothing = nine + [0.999, 0.0, 0.5, 0.5]
     assert random_box(100, 100, RandomCrop(), nothing + tenth) == (0, 0, 100, 100)
-
-
-def test_a_square_larger_than_the_resized_image_is_refused():
-    with pytest.raises(ValueError, match="size=300 and short_side=256 found; expected 1 <= size"):
-        central_box(400, 400, 300, 256)

@@ -71,9 +71,3 @@ def test_crop_flip_and_cutout_draw_from_folds_of_their_own():
     np.testing.assert_array_equal(found, centres)
     # And these are not each other's: 64 pairs of nine numbers agree in all by chance of 81**-64.
     assert (offsets != centres).any()
-
-
-def test_a_square_that_is_larger_than_the_image_is_refused():
-    images, keys = jnp.zeros((2, 4, 4, 3)), example_keys(0, 0, jnp.arange(2))
-    with pytest.raises(ValueError, match="size=5 found; expected 0 or more, no more than a side"):
-        cutout(images, keys, 5)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +44,10 @@ def test_where_the_numbers_lie_does_not():
 def test_names_are_settings_and_no_data():
     assert fingerprint(Part("one", ARRAY)) == fingerprint(Part("other", ARRAY))
     assert fingerprint(Part("one", ARRAY)) != fingerprint(Part("one", -ARRAY))
+    on_disk = SimpleNamespace(identity=("imagenet2012", "5.1.0"))
+    assert fingerprint(on_disk) == fingerprint(("imagenet2012", "5.1.0"))
+    with pytest.raises(TypeError, match="found in data; expected arrays and texts"):
+        fingerprint({1, 2})
 
 
 @pytest.mark.parametrize("field", ["mean", "std", "train", "test", "class_names", "max_value"])
@@ -58,16 +63,3 @@ def test_all_of_a_data_set_that_a_run_sees_counts(field):
     else:
         value = np.asarray(value) + 1
     assert fingerprint(dataclasses.replace(digits, **{field: value})) != fingerprint(digits)
-
-
-def test_a_set_that_stays_on_disk_is_known_by_name_and_version():
-    class Encoded:
-        identity = ("imagenet2012", "5.1.0")
-
-    assert fingerprint(Encoded()) == fingerprint(("imagenet2012", "5.1.0"))
-
-
-def test_what_is_no_data_is_refused():
-    for wrong in (object(), {1, 2}, lambda: None):
-        with pytest.raises(TypeError, match="found in data; expected arrays and texts"):
-            fingerprint(wrong)

@@ -1,6 +1,7 @@
 """A prepared data set in ImageNet's format: what is on disk is read, and bad data is named."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -39,45 +40,19 @@ def test_what_was_written_is_read(data_dir):
     assert len(names) == photographs.TRAIN
 
 
-def copied(data_dir, folder):
-    shutil.copytree(data_dir / "imagenet2012", folder / "imagenet2012")
-    (found,) = (folder / "imagenet2012").iterdir()
-    return found
-
-
 def test_a_label_out_of_range_is_named(tmp_path):
     # That of ImageNet's own test split, whose labels are not public.
     content, _, name = photographs.examples()["train"][0]
     photographs.write(tmp_path, {"test": [(content, -1, name)]})
     split = imagenet.open_encoded(tmp_path).splits["test"]
-    with pytest.raises(ValueError) as error:
+    where = re.escape(f"imagenet2012, test split, example 0 ({name}): label -1 found")
+    with pytest.raises(ValueError, match=where):
         split[0]
-    assert str(error.value) == (
-        f"imagenet2012, test split, example 0 ({name}): label -1 found; expected a class in"
-        " [0, 1000)."
-    )
-
-
-def test_what_is_no_image_is_named(tmp_path):
-    content, label, _ = photographs.examples()["train"][0]
-    text = b"This is the list of all that you have to read.\n"
-    photographs.write(tmp_path, {"train": [(text, label, "readme.txt")]})
-    split = imagenet.open_encoded(tmp_path).splits["train"]
-    with pytest.raises(ValueError) as error:
-        split[0]
-    assert str(error.value) == (
-        "imagenet2012, train split, example 0 (readme.txt): 47 bytes that begin with"
-        " b'This is the ' found; expected a JPEG or PNG image."
-    )
 
 
 def test_other_formats_are_refused(data_dir, tmp_path):
-    folder = copied(data_dir, tmp_path)
-    info = folder / "dataset_info.json"
-    content = json.loads(info.read_text())
-    info.write_text(json.dumps({**content, "fileFormat": "tfrecord"}))
-    with pytest.raises(ValueError) as error:
+    shutil.copytree(data_dir / "imagenet2012", tmp_path / "imagenet2012")
+    (info,) = tmp_path.glob("*/*/dataset_info.json")
+    info.write_text(json.dumps({**json.loads(info.read_text()), "fileFormat": "tfrecord"}))
+    with pytest.raises(ValueError, match=f"{info.parent} is in tfrecord format; expected array"):
         imagenet.open_encoded(tmp_path)
-    assert str(error.value).startswith(
-        f"imagenet2012 in {folder} is in tfrecord format; expected array_record, whose images can"
-    )

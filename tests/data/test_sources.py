@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from nf_resnets.data import Split, from_splits, load
-from nf_resnets.data.prepared import open_builder
 from tests.shared_data import make_shared, needs_shared_data, shared_loader
 
 INFO = {  # dataset: image shape, classes
@@ -58,21 +57,16 @@ def test_mean_and_std_are_those_of_the_training_split_per_channel(dtype):
     np.testing.assert_allclose(dataset.std, pixels.std((0, 1, 2)), rtol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "hint"), [("cifr10", " (did you mean 'cifar10'?)"), (3, "")])
-def test_an_unknown_name_is_refused(name, hint):
-    with pytest.raises(ValueError) as error:
-        load(name)
-    assert str(error.value).startswith(f"unknown data set {str(name)!r}{hint}; known are digits, ")
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match=r"^unknown data set 'cifr10' \(did you mean 'cifar10'"):
+        load("cifr10")
 
 
 # ---- TensorFlow Datasets
 
 
 def _write_tfds(data_dir, name, sizes):
-    """Writes random images with TFDS's own builder and returns {split: [(image, label), ...]}.
-
-    Only the download is replaced, so features, keys and the shuffled order are TFDS's.
-    """
+    """Writes random images with TFDS's own builder; returns {split: [(image, label), ...]}."""
     import tensorflow_datasets as tfds
     from PIL import Image
 
@@ -116,27 +110,24 @@ def tiny(tmp_path_factory):
     sizes = {"cifar100": 1_050}  # more than a chunk of the reader
     written = {
         name: _write_tfds(data_dir, name, {"train": sizes.get(name, 300), "test": 20})
-        for name in ("cifar100", "svhn_cropped", "fashion_mnist")
+        for name in INFO
     }
     return data_dir, written
 
 
-@pytest.mark.parametrize("name", ["cifar100", "svhn_cropped", "fashion_mnist"])
+@pytest.mark.parametrize("name", INFO)
 def test_what_was_written_is_loaded_in_the_order_of_the_files(tiny, name):
     import tensorflow_datasets as tfds
 
     data_dir, written = tiny
     dataset = load(name, data_dir)
-    shape, num_classes = INFO[name]
+    _, num_classes = INFO[name]
     assert (dataset.name, dataset.num_classes, dataset.max_value) == (name, num_classes, 255)
-    assert len(dataset.class_names) == num_classes
     if name.startswith("cifar"):
         assert dataset.class_names[3] == "class 3"
     for split_name in ("train", "test"):
         split = getattr(dataset, split_name)
-        assert split.images.dtype == np.uint8
-        assert split.labels.dtype == np.int32
-        assert split.images.shape == (len(written[name][split_name]), *shape)
+        assert (split.images.dtype, split.labels.dtype) == (np.uint8, np.int32)
         loaded = [(i.tobytes(), int(n)) for i, n in zip(split.images, split.labels, strict=True)]
         stored = [(i.tobytes(), n) for i, n in written[name][split_name]]
         assert Counter(loaded) == Counter(stored)
@@ -144,21 +135,18 @@ def test_what_was_written_is_loaded_in_the_order_of_the_files(tiny, name):
         assert loaded == [(example["image"].tobytes(), example["label"]) for example in source]
 
 
-@pytest.mark.parametrize("name", ["svhn_cropped", "svhn_extra", "mnist_corrupted/identity"])
-def test_a_missing_data_set_names_the_folder_and_the_command(tmp_path, name):
-    stored = name.replace("extra", "cropped")
+def test_a_missing_data_set_names_the_folder_and_the_command(tmp_path):
     with pytest.raises(FileNotFoundError) as error:
-        (load if name.startswith("svhn") else open_builder)(name, tmp_path / "none")
+        load("svhn_extra", tmp_path / "none")
     message = str(error.value)
-    assert message.startswith(f"{stored} is not in {tmp_path}/none/{stored}/")
+    assert message.startswith(f"svhn_cropped is not in {tmp_path}/none/svhn_cropped/")
     # The command must pass the shell and be Python.
     (command,) = re.findall("`(.*)`", message)
     python, flag, code = shlex.split(command)
     assert (python, flag) == ("python", "-c")
-    imported, prepare = ast.parse(code).body
-    assert ast.unparse(imported) == "import tensorflow_datasets as tfds"
+    _, prepare = ast.parse(code).body
     assert ast.unparse(prepare) == (
-        f"tfds.builder({stored!r}, data_dir={str(tmp_path / 'none')!r})"
+        f"tfds.builder('svhn_cropped', data_dir={str(tmp_path / 'none')!r})"
         ".download_and_prepare(file_format='array_record')"
     )
     assert not (tmp_path / "none").exists()
@@ -180,14 +168,8 @@ def test_a_damaged_file_is_refused_with_its_folder(tiny, tmp_path, damage):
     else:
         (folder / "dataset_info.json").write_text("{")
         folder = folder.parent  # which version it is, is not known; never the folder of them all
-    with pytest.raises(OSError) as error:
+    with pytest.raises(OSError, match=re.escape(f"svhn_cropped in {folder} cannot be read (")):
         load("svhn_cropped", tmp_path)
-    message = str(error.value)
-    assert message.startswith(f"svhn_cropped in {folder} cannot be read (")
-    assert message.endswith(
-        "); if its files are damaged, delete that folder and prepare the data set again."
-    )
-    assert "\n" not in message
 
 
 # ---- the real data sets, where they are at hand
@@ -208,16 +190,10 @@ CIFAR10_SHA256 = {
 
 @pytest.mark.slow
 @needs_shared_data
-@pytest.mark.parametrize("file_format", ["array_record", "tfrecord"])
-def test_all_of_cifar10_comes_through_unchanged(tmp_path, file_format):
+def test_all_of_cifar10_comes_through_unchanged(tmp_path):
     import tensorflow_datasets as tfds
 
-    if file_format == "tfrecord":
-        pytest.importorskip("tensorflow")
-    data_dir = make_shared(tmp_path, "cifar10", file_format)
-    records = data_dir
-    if file_format == "tfrecord":
-        records = make_shared(tmp_path, "cifar10", "array_record")
+    data_dir = make_shared(tmp_path, "cifar10", "array_record")
     dataset = load("cifar10", data_dir)
     assert dataset.class_names == tuple(shared_loader().CIFAR10_LABELS)
     np.testing.assert_allclose(np.divide(dataset.mean, 255), (0.4914, 0.4822, 0.4465), atol=5e-5)
@@ -226,18 +202,12 @@ def test_all_of_cifar10_comes_through_unchanged(tmp_path, file_format):
         split = getattr(dataset, name)
         # TFDS shuffles when it writes and keeps the official position in the id.
         source = tfds.data_source(
-            "cifar10", split=name, data_dir=records, decoders={"image": tfds.decode.SkipDecoding()}
+            "cifar10", split=name, data_dir=data_dir, decoders={"image": tfds.decode.SkipDecoding()}
         )
         ids = source.__getitems__(list(range(len(source))))
-        position = np.array(
-            [int(example["id"].decode().removeprefix(f"{name}_")) for example in ids]
-        )
-        restored = np.argsort(position)
-        np.testing.assert_array_equal(position[restored], np.arange(len(split.labels)))
+        restored = np.argsort([int(example["id"].decode().split("_")[1]) for example in ids])
         assert _sha256(split.images[restored]) == images_sha256
         assert _sha256(split.labels[restored].astype(np.uint8)) == labels_sha256
-        if name == "train":
-            assert position[0] == 16_399  # as in the official copy
 
 
 def test_svhn_extra_trains_on_both_splits(tmp_path):

@@ -77,26 +77,20 @@ def test_an_epoch_has_every_example_at_most_once_and_crops_anew(default):
     assert not any(np.array_equal(images[0][i], images[1][i]) for i in both)
 
 
-@pytest.mark.parametrize("first", [1, PER_EPOCH - 1, PER_EPOCH, 2 * PER_EPOCH + 1])
+@pytest.mark.parametrize("first", [1, PER_EPOCH])
 def test_a_resumed_stream_goes_on_exactly(dataset, default, first):
     assert_same(batches(dataset, first_step=first), default[first:])
 
 
-@pytest.mark.parametrize("threads", [1, 13])
-def test_threads_change_nothing(dataset, default, threads):
-    assert_same(batches(dataset, reading=stream.Reading(threads=threads)), default)
+@pytest.mark.parametrize(
+    "reading", [{"threads": 1}, pytest.param({"workers": 3}, marks=pytest.mark.slow)], ids=str
+)
+def test_threads_and_processes_change_nothing(dataset, default, reading):
+    assert_same(batches(dataset, reading=stream.Reading(**reading)), default)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 3])
-def test_worker_processes_change_nothing(dataset, default, workers):
-    found = batches(dataset, reading=stream.Reading(workers=workers))
-    assert_same(found, default)
-
-
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_hosts_read_disjoint_parts_of_one_batch(dataset, default, hosts):
-    rows = np.arange(16).reshape(hosts, -1)
+def test_hosts_read_disjoint_parts_of_one_batch(dataset, default):
+    rows = np.arange(16).reshape(4, -1)
     parts = [batches(dataset, rows=own, num_steps=PER_EPOCH + 1) for own in rows]
     for step, whole in enumerate(default[: PER_EPOCH + 1]):
         for name in whole:
@@ -104,7 +98,7 @@ def test_hosts_read_disjoint_parts_of_one_batch(dataset, default, hosts):
             np.testing.assert_array_equal(joined, whole[name])
 
 
-@pytest.mark.parametrize(("batch_size", "count"), [(10, 3), (22, 1), (64, 1)])
+@pytest.mark.parametrize(("batch_size", "count"), [(10, 3), (64, 1)])
 def test_evaluation_counts_every_example_once(dataset, batch_size, count):
     split = dataset.splits["validation"]
     options = {"batch_size": batch_size, "size": 24, "short_side": 32, "reading": THREADS}
@@ -130,23 +124,14 @@ def test_evaluation_counts_every_example_once(dataset, batch_size, count):
             np.testing.assert_array_equal(part[step]["image"], whole["image"][rows])
 
 
-def bad(tmp_path, content):
-    """A set of which one image cannot be used."""
-    good = photographs.examples()["train"][6:30]
-    photographs.write(tmp_path, {"train": [*good, (content, 1, "bad.JPEG")]})
-    return imagenet.open_encoded(tmp_path)
-
-
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_bad_image_ends_the_stream_with_its_name(tmp_path, workers):
-    whole = photographs.examples()["train"][7][0]
-    dataset = bad(tmp_path, whole[: len(whole) // 2])
+    good = photographs.examples()["train"][6:30]
+    photographs.write(tmp_path, {"train": [*good, (good[1][0][:-1000], 1, "bad.JPEG")]})
+    dataset = imagenet.open_encoded(tmp_path)
     reading = stream.Reading(threads=2, workers=workers)
     found = stream.training_stream(
         dataset.splits["train"], seed=0, batch_size=5, num_steps=10, crop=CROP, reading=reading
     )
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=r"^imagenet2012, train .* \(bad.JPEG\): a damaged image"):
         list(itertools.islice(found, 5))
-    message = str(error.value)
-    assert message.startswith("imagenet2012, train split, example ")
-    assert " (bad.JPEG): a damaged image of " in message and "\n" not in message
