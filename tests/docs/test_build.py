@@ -56,19 +56,6 @@ def broken(folder):
     return faults
 
 
-def test_the_check_finds_what_is_broken(tmp_path):
-    (tmp_path / "b.html").write_text('<h1 id="top">b</h1>')
-    (tmp_path / "a.html").write_text(
-        '<a href="b.html#top">1</a><a href="b.html#no">2</a><a href="c.html">3</a>'
-        '<a href="https://example.org">4</a><script src="https://example.org/x.js"></script>'
-    )
-    assert [fault for _, _, fault in broken(tmp_path)] == [
-        "no such place",
-        "no such file",
-        "loaded from elsewhere",
-    ]
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs") / "html"

@@ -65,7 +65,6 @@ def test_the_tests_that_carry_claims_are_there():
 @pytest.mark.parametrize(
     ("term", "folder", "text"),
     [
-        ("test_accuracy% scheme=batchnorm depth=1000", FIG3, "64.7%"),
         ("test_accuracy% scheme=alpha_one depth=100", FIG3, "diverged (1 of 1)"),
         ("test_accuracy% min scheme=fixup depth=11..", FIG3, "91.7%"),
         ("status diverged scheme=alpha_one depth=10..100", FIG3, "2 of 3 diverged"),
@@ -75,10 +74,6 @@ def test_the_tests_that_carry_claims_are_there():
          "92.4 ± 0.2% (2 runs, 1 diverged)"),
         ("test_accuracy% best/log2_rate line=sqrt_half depth=100", "skipinit_table1_depth-laptop",
          "7.78% at 2^-6"),
-        ("test_accuracy% best/log2_rate line=alpha_one depth=304", "skipinit_table1_depth-laptop",
-         "diverged (5 of 5)"),
-        ("test_accuracy% best/peak_lr scheme=skipinit batch_size=8", "skipinit_lr_batch-laptop",
-         "99.0 ± 0.6% (2 runs) at 2^-6"),
         ("test_accuracy argbest/peak_lr scheme=fixup batch_size=512", "skipinit_lr_batch-laptop",
          "2^-2"),
         # One of the two seeds trains at 2^-2, too.
@@ -95,22 +90,24 @@ def test_a_number_is_that_of_the_table(term, folder, text):
     assert claims.read(term, folder).text == text
 
 
-@pytest.mark.parametrize("term", ["test_accuracy depth=11", "test_accuracy mode"])
-def test_a_term_that_means_no_rows_is_refused(term):
-    with pytest.raises(ValueError, match=term.split()[1]):
-        claims.read(term, FIG3)
+@pytest.mark.parametrize(
+    ("term", "folder", "message"),
+    [
+        ("test_accuracy depth=11", FIG3, "depth=11"),
+        ("test_accuracy largest/log2_rate line=alpha_one depth=304", "skipinit_table1_depth-laptop",
+         "no log2_rate trains all runs"),
+    ],
+)  # fmt: skip
+def test_a_term_that_means_nothing_is_refused(term, folder, message):
+    with pytest.raises(ValueError, match=message):
+        claims.read(term, folder)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"holds": "fixup > 99"},
-            r"Fixup, figure 3: 'It trains.' .* fixup > 99, with fixup = 93.9%",
-        ),
-        ({"holds": "fails(fixup)"}, "fails"),
+        ({"holds": "fixup > 99"}, "fixup > 99, with fixup = 93.9%"),
         ({"holds": ""}, "condition ''"),
-        ({"holds": "", "tests": ("tests/a.py::test_a",)}, "condition ''"),
         ({"verdict": "not run"}, "'not run' with the condition 'fixup > 70'"),
         ({"verdict": "proved"}, "'proved' with"),
     ],
@@ -119,11 +116,3 @@ def test_a_verdict_without_a_ground_is_refused(changes, message):
     assert claims.numbers(CLAIM)["fixup"].value == pytest.approx(93.9, abs=0.05)
     with pytest.raises(ValueError, match=message):
         claims.numbers(dataclasses.replace(CLAIM, **changes))
-
-
-def test_a_largest_rate_at_which_not_all_runs_train_is_refused():
-    with pytest.raises(ValueError, match="no log2_rate trains all runs"):
-        claims.read(
-            "test_accuracy largest/log2_rate line=alpha_one depth=304",
-            "skipinit_table1_depth-laptop",
-        )

@@ -141,32 +141,23 @@ def wide():
     params = init.fixup(params, depth=model.num_branches, key=jax.random.key(1))
     start, unravel = ravel_pytree(params)
     is_scalar = jax.tree.map(lambda leaf: jnp.full(leaf.shape, leaf.size == 1), params)
-    is_scalar = ravel_pytree(is_scalar)[0]
 
     def loss(flat):
         return cross_entropy(model.apply({"params": unravel(flat)}, x), y)
 
-    @quick_jit
-    def train(rates, start=start, scalars=SCALARS, momentum=MOMENTUM):
-        factors = jnp.where(is_scalar, scalars, 1.0)
+    factors = jnp.where(ravel_pytree(is_scalar)[0], SCALARS, 1.0)
 
+    @quick_jit
+    def train(rates):
         def step(carry, rate):
             at, velocity = carry
             value, gradient = jax.value_and_grad(loss)(at)
-            velocity = momentum * velocity + gradient
+            velocity = MOMENTUM * velocity + gradient
             return (at - rate * factors * velocity, velocity), value
 
         return jax.lax.scan(step, (start, jnp.zeros_like(start)), rates)[1]
 
-    def features(images):
-        """Ten of the sixteen, by a head that passes them on."""
-        given = {"kernel": jnp.eye(*params["head"]["kernel"].shape), "bias": jnp.zeros(CLASSES)}
-        return quick_jit(model.apply)({"params": {**params, "head": given}}, images)
-
-    return SimpleNamespace(
-        params=params, start=start, train=train, loss=loss, features=features,
-        factors=jnp.where(is_scalar, SCALARS, 1.0),
-    )  # fmt: skip
+    return SimpleNamespace(start=start, train=train, loss=loss, factors=factors)
 
 
 STEPS = 320
@@ -186,48 +177,3 @@ def test_the_table_is_what_a_wide_resnet_does(wide):
         rate = 0.1 if name == "0.1" else 2.0 ** int(name[3:-1])
         assert steps_to(wide.train(jnp.full(STEPS, rate))) == close(int(measured))
         assert steps_to(predicted(curvatures, parts, rate)) == close(int(modelled))
-
-
-@pytest.mark.slow
-def test_what_shortens_it_and_what_does_not(wide):
-    rate = jnp.full(STEPS, 2.0**-5)
-    warm = rate * jnp.minimum(1, (jnp.arange(STEPS) + 1) / 100)
-    assert steps_to(wide.train(warm)) == close(134)
-    assert steps_to(wide.train(10 * rate, momentum=0.0)) == close(70)
-    assert steps_to(wide.train(rate, scalars=1.0)) == close(90)
-    assert steps_to(wide.train(rate, scalars=0.0)) == close(96)
-    shape = wide.params["head"]["kernel"].shape
-    drawn = jax.random.normal(jax.random.key(5), shape) / shape[0] ** 0.5
-    for factor, steps in ((0.1, 96), (1.0, 62)):
-        head = {**wide.params["head"], "kernel": factor * drawn}
-        start = ravel_pytree({**wide.params, "head": head})[0]
-        assert steps_to(wide.train(rate, start=start)) == close(steps)
-
-
-@pytest.mark.slow
-def test_pooled_features_are_alike_and_those_of_a_dense_network_are_not(wide):
-    x, y = digits(256)
-    params, flat = dense(4), x.reshape(len(x), -1)
-    for phi, size, apart in (
-        (wide.features(x), 0.26, 0.030), (features(params, flat), 9.1, 3.6)
-    ):  # fmt: skip
-        phi = np.asarray(phi)
-        mean = phi.mean(0)
-        own = np.stack([phi[y == each].mean(0) for each in range(CLASSES)])
-        assert np.linalg.norm(mean) == pytest.approx(size, rel=0.02)
-        assert ((own - mean) ** 2).sum(1).mean() ** 0.5 == pytest.approx(apart, rel=0.02)
-
-    def loss(params):
-        return cross_entropy(features(params, flat) @ params["head"], y)
-
-    @quick_jit
-    def train(params):
-        def step(carry, _):
-            at, velocity = carry
-            value, gradient = jax.value_and_grad(loss)(at)
-            velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, gradient)
-            return (jax.tree.map(lambda a, v: a - 2.0**-7 * v, at, velocity), velocity), value
-
-        return jax.lax.scan(step, (params, optax.tree.zeros_like(params)), None, length=10)[1]
-
-    assert steps_to(train(params)) == 4

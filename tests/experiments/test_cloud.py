@@ -143,8 +143,3 @@ def test_a_command_that_is_told_to_stop_saves_and_is_kept(tmp_path):
     process.terminate()
     assert process.wait(60) == 143
     assert (tmp_path / "bucket" / "x" / "rows").read_text() == "2\n"
-
-
-def test_a_bucket_that_is_not_there_is_an_error(tmp_path):
-    process = start(tmp_path / "machine", "")
-    assert process.wait(60) == 1 and "bucket" in process.stderr.read()

@@ -5,10 +5,8 @@ from collections import Counter
 import pytest
 
 from experiments import fixup_fig3_depth as fig3
-from experiments.experiment import Results
 from experiments.main import Command, main
 from nf_resnets import schemes
-from nf_resnets.roles import Leaf, Role
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.settings import make
 from tests.experiments.as_a_user import lines_of
@@ -30,25 +28,6 @@ def test_schemes_that_compile_alike_share_a_program():
     programs = {plan.settings["scheme"]: plan.program for plan in plans[:6]}
     assert programs["skipinit_slow"] == programs["alpha_one_slow"] != slow.program
     assert len({plan.program for plan in plans}) == 10
-
-
-def test_slow_alpha_is_another_group():
-    alpha = Leaf("block/alpha", Role.ALPHA, ())
-    assert alpha in fig3.SLOW[0].scalars
-    assert alpha not in schemes.get("skipinit").scalars
-
-
-def test_the_table_shows_means_gaps_and_divergence():
-    def row(title, depth, accuracy, status="finished"):
-        return {"title": title, "depth": depth, "test_accuracy": accuracy, "status": status}
-
-    rows = [
-        row("Fixup", 10, 0.5), row("Fixup", 10, 0.7), row("Fixup", 16, 0.9),
-        row("α = 1", 10, "nan", "diverged"),
-    ]  # fmt: skip
-    lines = fig3.table(Results([], rows)).splitlines()
-    assert lines[1].split() == ["Fixup", "60.0", "±", "14.1", "(2", "runs)", "90.0"]
-    assert lines[2].split() == ["α", "=", "1", "(1", "diverged)", "-"]
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import types
 import numpy as np
 
 from experiments import rate_transfer, rate_transfer_transformer
-from experiments.experiment import Results
 from nf_resnets import schemes
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.settings import make
@@ -40,21 +39,3 @@ def test_the_loss_is_that_of_the_last_quarter():
     assert columns["width"] == 4 and math.isnan(columns["train_loss"])
     row["measures"]["curve"]["loss"] = [9.0] * 6 + [3.0, 1.0]
     assert rate_transfer.columns(row)["train_loss"] == 2
-
-
-def test_the_table_says_how_far_a_rate_moved_and_what_it_costs():
-    rows = [
-        {"title": title, "depth": depth, "width": 1, "peak_lr": 2.0**power, "seed": 0,
-         "train_loss": loss, "status": "finished" if loss is not None else "diverged"}
-        for title, depth, losses in (
-            ("SkipInit", 10, (0.9, 0.5, 0.7)), ("SkipInit", 28, (0.4, 0.6, None)),
-            ("CompleteP", 10, (0.9, 0.5, 0.7)), ("CompleteP", 28, (0.8, 0.4, 0.6)),
-        )
-        for power, loss in zip((-5, -4, -3), losses, strict=True)
-    ]  # fmt: skip
-    by_depth, by_width = rate_transfer.table(Results([], rows)).split("\n\n")
-    skipinit, completep = by_depth.splitlines()[-2:]
-    assert skipinit.split()[:2] == ["SkipInit", "2^-4"] and "2^-5!, +0.2" in skipinit
-    assert skipinit.split()[-1] == f"{math.log(0.5) / math.log(2.8):.2f}"
-    assert completep.split() == ["CompleteP", "2^-4", "2^-4", "0.00"]
-    assert "width 1" in by_width

@@ -26,16 +26,11 @@ def test_smoke_makes_every_point_and_draws_it(tmp_path):
 
 
 @pytest.mark.parametrize("scale", experiment.SCALES)
-@pytest.mark.parametrize("grid", [(), ("steps=390",)])
-def test_every_scale_is_a_grid_that_can_be_made(scale, grid):
-    command = experiment.Command(scale=scale, grid=grid)
-    axes, base = experiment.resolve(command)
-    points = settings.points(axes, base)
+def test_every_scale_is_a_grid_that_can_be_made(scale):
+    command = experiment.Command(scale=scale, grid=("steps=390",))
+    points = settings.points(*experiment.resolve(command))
     assert len(points) > 1
-    for point in points:
-        assert bool(point.steps) == bool(grid)
-        if point.scheme == "batchnorm":
-            assert point.ghost_batch == 64
+    assert all((point.steps, point.ghost_batch) == (390, 64) for point in points)
 
 
 def test_an_axis_of_the_command_line_takes_the_place_of_the_scale_s():
@@ -43,8 +38,6 @@ def test_an_axis_of_the_command_line_takes_the_place_of_the_scale_s():
     axes, base = experiment.resolve(command)
     assert tuple(axes["seed"]) == (0, 1, 2) and axes["epochs"] == (1.0, 2.0)
     assert "epochs" not in base
-    with pytest.raises(ValueError, match="peak_lr='' found; expected a finite number"):
-        experiment.resolve(experiment.Command(grid=("peak_lr=",)))
 
 
 def test_the_laptop_scale_fits_the_digits():

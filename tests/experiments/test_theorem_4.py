@@ -67,15 +67,6 @@ def test_the_update_is_of_order_eta_over_L_if_and_only_if_equation_15_holds(m):
     assert 5 < theta_eta_over_L.sum() < len(theta_eta_over_L) - 5
 
 
-@pytest.mark.parametrize("m", [2, 3, 4])
-def test_leaving_out_another_layer_than_the_smallest_breaks_the_equivalence(m):
-    # The negative control: the theorem with "the first layer" instead of "the smallest".
-    exponents = grid(m)
-    theta_eta_over_L = np.abs(theorem_4(exponents)[0] - 1) < APART
-    wrong = np.abs(exponents[:, 1:].sum(axis=1) - 0.5) < APART / 2
-    assert (theta_eta_over_L != wrong).any()
-
-
 def test_the_experiments_map_is_the_closed_form():
     for row in theory_updates.exponents(8):
         # Delta F = -eta (a_1^2 + a_2^2) to first order: the larger layer's.

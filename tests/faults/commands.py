@@ -16,7 +16,6 @@ import itertools
 import json
 import math
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -264,11 +263,6 @@ def compile_for_long():
     from nf_resnets.sweep.image_task import ImageTask
 
     ImageTask.build = lambda *args, **options: time.sleep(60)
-
-
-def small_files(size):
-    """No file may be larger, as on a disk that is full."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 def at_row(number, act, path):

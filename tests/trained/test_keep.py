@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import optax
 import pytest
 
 import nf_resnets
@@ -14,10 +13,8 @@ from nf_resnets.cli.sweep import Networks
 from nf_resnets.sweep import Rows, command
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.options import Options
-from nf_resnets.training import create_state
 from nf_resnets.training.wave import row_of
 from tests.sweep import small
-from tests.trained.networks import drawn
 
 
 @pytest.mark.slow
@@ -72,14 +69,3 @@ def test_the_best_network_of_runs_that_differ_in_rate_and_seed_is_left(tmp_path)
     assert len(left()) == 3
     networks.prune()
     assert len(left()) == 2
-
-
-def test_a_network_that_cannot_be_written_stops_the_sweep(tmp_path):
-    made = small.make({"seed": (0,)})
-    networks = Networks(made, tmp_path, "all")
-    (tmp_path / "networks").write_text("no folder")
-    model = made.task.parts(made.plans[0])[0]
-    state = create_state(drawn(model)["params"], lambda hyper: optax.sgd(0.1), {})
-    program = type("Program", (), {"model": model})
-    with pytest.raises(OSError, match="networks"):
-        networks.save(program, made.plans[0], state)

@@ -1,7 +1,5 @@
 """Probabilities are the softmax of what the network computes of normalized pixels."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -49,11 +47,3 @@ def test_a_network_whose_outputs_are_nan_is_refused(value):
     made.variables["params"]["head"]["bias"][3] = value
     with pytest.raises(TrainedError, match="the network's outputs are NaN; expected"):
         predict(made, pixels(1))
-
-
-def test_variables_of_another_network_are_refused():
-    """Flax leaves out of account what a network does not have."""
-    made = network("fixup")
-    variables = {"params": {**made.variables["params"], "bias_other": np.zeros(())}}
-    with pytest.raises(ValueError, match="leaf 'params/bias_other' has shape"):
-        predict(dataclasses.replace(made, variables=variables), pixels(1))
