@@ -81,18 +81,6 @@ def test_images_are_resized_as_predict_reads_them(photos, monkeypatch):
     assert load(f"{photos}@5").train.images.shape[1:] == (5, 5, 3)
 
 
-def test_grey_images_of_all_formats_have_one_channel(tmp_path):
-    endings = (".png", ".bmp", ".tif", ".pgm", ".PNG")
-    for name in ("a", "b"):
-        for index, ending in enumerate(endings):
-            write(tmp_path / name / f"{index}{ending}", seed=index, grey=True)
-        # Other files are passed over.
-        (tmp_path / name / "Thumbs.db").write_bytes(b"x")
-        write(tmp_path / name / ".thumbnails" / "0.png")
-    dataset = from_folder(tmp_path)
-    assert dataset.train.images.shape == (2 * len(endings) - 2, 6, 8, 1)
-
-
 def test_of_sixteen_bits_of_grey_the_upper_eight_are_kept(tmp_path):
     for name, most, levels in (("cat", 1023, [0, 512, 1023]), ("dog", 65535, [0, 32768, 65535])):
         (tmp_path / name).mkdir()

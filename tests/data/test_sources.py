@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nf_resnets.data import Split, from_splits, load
+from nf_resnets.data import load
 from tests.shared_data import make_shared, needs_shared_data, shared_loader
 
 INFO = {  # dataset: image shape, classes
@@ -38,23 +38,6 @@ def test_the_split_of_digits_is_pinned():
 
 PINNED_TRAIN = "2b11282ac0c9af15c6e440ea3209a19e467e9c3f5787227001b1e8de89b6cafa"
 PINNED_TEST = "fe6e2083756fdae81f16c5e5d75e3b22573ec192a46d4d9f7314883b9dd63848"
-
-
-# ---- the statistics
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_mean_and_std_are_those_of_the_training_split_per_channel(dtype):
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (2_300, 3, 2, 3)).astype(dtype)  # more than two chunks
-    images[..., 1] //= 4
-    labels = np.arange(2_300, dtype=np.int32) % 2
-    test = Split(images[:1] // 2, labels[:1])
-    dataset = from_splits("mine", Split(images, labels), test, ("a", "b"))
-    # Both sums are in float64 over 13,800 values: 1e-12 leaves a hundred times their rounding.
-    pixels = images.astype(np.float64)
-    np.testing.assert_allclose(dataset.mean, pixels.mean((0, 1, 2)), rtol=1e-12)
-    np.testing.assert_allclose(dataset.std, pixels.std((0, 1, 2)), rtol=1e-12)
 
 
 def test_an_unknown_name_is_refused():

@@ -184,18 +184,9 @@ RECIPES = {
         "model": (("resnet-50", "resnet-101", "vgg-19"), "RescaleNet feedback; scripts"),
         "scheme": (
             (
-                "rescalenet_resnet-50",
-                "rescalenet_at_0_resnet-50",
-                "batchnorm_resnet-50",
-                "plain_resnet-50",
-                "rescalenet_resnet-101",
-                "rescalenet_at_0_resnet-101",
-                "batchnorm_resnet-101",
-                "plain_resnet-101",
-                "rescalenet_vgg-19",
-                "rescalenet_at_0_vgg-19",
-                "batchnorm_vgg-19",
-                "plain_vgg-19",
+                f"{scheme}_{network}"
+                for network in ("resnet-50", "resnet-101", "vgg-19")
+                for scheme in ("rescalenet", "rescalenet_at_0", "batchnorm", "plain")
             ),
             "RescaleNet section 5; uncalibrated and plain ours",
         ),

@@ -122,16 +122,6 @@ def test_after_a_lost_machine_another_one_goes_on(tmp_path):
     assert kept.read_text() == "1\n2\n3\n"
 
 
-def test_a_host_that_writes_no_rows_replaces_none(tmp_path):
-    (tmp_path / "bucket" / "x").mkdir(parents=True)
-    kept = tmp_path / "bucket" / "x" / "rows"
-    kept.write_text("1\n")
-    other = start(tmp_path / "other", "open('up', 'w'); time.sleep(1)")
-    wait_for((tmp_path / "other" / "up").exists)
-    kept.write_text("1\n2\n")  # by process 0, on its own host
-    assert other.wait(60) == 0 and kept.read_text() == "1\n2\n"
-
-
 def test_a_command_that_is_told_to_stop_saves_and_is_kept(tmp_path):
     (tmp_path / "bucket").mkdir()
     save = (

@@ -1,7 +1,5 @@
 """Fixup's figure 3: its runs, its table, its second test."""
 
-from collections import Counter
-
 import pytest
 
 from experiments import fixup_fig3_depth as fig3
@@ -10,14 +8,6 @@ from nf_resnets import schemes
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.settings import make
 from tests.experiments.as_a_user import lines_of
-
-
-def test_the_demo_makes_some_of_the_runs_of_laptop():
-    demo, laptop = (fig3.SCALES[name] for name in ("demo", "laptop"))
-    assert all(point in laptop for point in demo)
-    # Shallow ones first, of which there is soon a picture.
-    models = [point["model"] for point in demo]
-    assert list(Counter(models).items()) == [("wrn-10-1", 5), ("wrn-100-1", 5), ("wrn-1000-1", 4)]
 
 
 def test_schemes_that_compile_alike_share_a_program():

@@ -17,15 +17,3 @@ def test_means_over_layers_and_branches():
     expected = (17 / 4, 7 / 2, 3 / 4, (10 + 3 * 0.5) / 4)
     found = looked_at(TREE, gradient)
     assert found == pytest.approx(dict(zip(LOOKED_AT, expected, strict=True)))
-
-
-def test_weights_of_zeros_are_left_out_of_the_quotient_only():
-    tree = {
-        **TREE,
-        "stage_1": {
-            **TREE["stage_1"],
-            "rest": jax.tree.map(np.zeros_like, TREE["stage_1"]["rest"]),
-        },
-    }
-    found = looked_at(tree, jax.tree.map(np.asarray, TREE))
-    assert found == pytest.approx(dict(zip(LOOKED_AT, (14 / 4, 1.0, 2 / 4, 1.0), strict=True)))

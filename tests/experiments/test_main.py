@@ -20,7 +20,6 @@ POINT = {"model": "wrn-10-1", "stem_channels": 4, "steps": 4}
     ("options", "sentence"),
     [
         ({"scale": "huge"}, "--scale huge found; expected one of smoke, demo, laptop"),
-        ({"grid": ("model=wrn-11-1",)}, "depth=11 found"),
         ({"grid": ("seed=0", "seed=1")}, "--grid has seed twice"),
         ({"grid": ("schema=fixup",)}, "--grid schema=fixup found"),
         ({"grid": ("steps=-3",)}, "steps=-3 found"),

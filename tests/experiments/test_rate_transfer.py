@@ -1,16 +1,12 @@
 """Best rates against depth and width: which networks are made, and what the table says."""
 
 import math
-import types
 
 import numpy as np
 
-from experiments import rate_transfer, rate_transfer_transformer
-from nf_resnets import schemes
+from experiments import rate_transfer
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.settings import make
-
-SENTENCES = types.SimpleNamespace(vocabulary=types.SimpleNamespace(target_size=20), train=None)
 
 
 def test_networks_know_their_base():
@@ -19,18 +15,6 @@ def test_networks_know_their_base():
     task = ImageTask()
     model = task.parts(task.plan(make(point)))[0]
     np.testing.assert_allclose(model.scheme.constants(12).residual, 3 / 12)
-
-
-def test_transformers_know_their_base():
-    """CompleteP's branches at 4 layers, as those of 2 layers say."""
-    experiment = rate_transfer_transformer
-    point = experiment.SCALES["smoke"][0] | {"model": "transformer-2"}
-    with schemes.registered(*experiment.PARAMETRIZED):
-        point |= {"scheme": experiment.SCHEMES[2]}
-        deep = experiment.setup(point, SENTENCES).model
-    assert (deep.num_branches, deep.scheme.title) == (10, "CompleteP with LayerNorm")
-    np.testing.assert_allclose(deep.scheme.constants(10).residual, 1 / 2)
-    assert deep.scheme.constants(5).residual.tolist() == [1.0] * 5
 
 
 def test_the_loss_is_that_of_the_last_quarter():

@@ -25,9 +25,8 @@ def test_a_best_rate_at_an_edge_carries_a_mark():
     rows = [row(-2, 0.8), row(-2, 0.82, 1), row(-3, 0.1)]
     assert cell([row(-1, 0.99), row(-1, 0.5, 1), *rows]) == "81.0 ± 1.4 (2^-2)"
     assert cell([row(-1, 0.99), row(-1, None, 1), *rows]) == "81.0 ± 1.4 (2^-2*)"
-    assert cell([row(-1, 0.99), row(-1, None, 1), row(-2, None)]) == (
-        "99.0 (2^-1), 1 of 2 diverged"
-    )
+    gone = [row(-1, 0.99), row(-1, None, 1), row(-2, None), row(0, None)]
+    assert cell(gone) == "99.0 (2^-1), 1 of 2 diverged"
 
 
 def rates_of(accuracy, extend, seeds=1):

@@ -2,8 +2,6 @@
 
 A process that has imported everything, and made no array, forks them: one starts in a fraction of
 a second. The runs of a sweep are softmax regressions on the digits, whose steps are made to last.
-
-Usage: python -m tests.faults.commands    lines of JSON on stdin and stdout, see `serve`
 """
 
 from __future__ import annotations
@@ -15,15 +13,17 @@ import importlib
 import itertools
 import json
 import math
+import multiprocessing.forkserver
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
+from multiprocessing import forkserver
 from pathlib import Path
+from unittest import mock
 
 from tests.training.small import repeatable
 
@@ -41,15 +41,20 @@ STEP_SECONDS = 0.004
 class Process:
     """A command that has been started; its folder has a log of events and what it says."""
 
-    pid: int
+    forked: multiprocessing.process.BaseProcess
     folder: Path
+
+    @property
+    def pid(self):
+        return self.forked.pid
 
     def send(self, number):
         os.kill(self.pid, number)
 
     def wait(self, seconds=120):
         """Its exit code, -9 when it was killed."""
-        code = ask(wait=self.pid, seconds=seconds)
+        self.forked.join(seconds)
+        code = self.forked.exitcode
         assert code is not None, f"still at work after {seconds} s: {self.said()}"
         return code
 
@@ -72,7 +77,8 @@ class Process:
         """Waits for an event, and gives it."""
         end = time.monotonic() + seconds
         while True:
-            code = ask(wait=self.pid, seconds=0.01)
+            self.forked.join(0.01)
+            code = self.forked.exitcode
             found = [event for event in self.events(kind) if fields.items() <= event.items()]
             if len(found) >= count:
                 return found[count - 1]
@@ -91,7 +97,11 @@ def start(folder, *arguments, out=None, prepare=None):
         arguments = ("sweep", *FOUR, *TINY, *arguments)
     arguments = [*arguments, "--out", str(out or Path(folder) / "sweep")]
     prepare = [prepare] if isinstance(prepare, str) else prepare
-    return Process(ask(start=arguments, folder=str(folder), prepare=prepare), Path(folder))
+    forked = _context().Process(
+        target=work, args=(arguments, str(folder), prepare, f"{_home()}/compiled"), daemon=True
+    )
+    forked.start()
+    return Process(forked, Path(folder))
 
 
 def run(folder, *arguments, code=0, seconds=240, **options):
@@ -134,29 +144,18 @@ def _home():
     return home
 
 
-def ask(**question):
-    server = _server()
-    server.stdin.write(json.dumps(question) + "\n")
-    server.stdin.flush()
-    answer = server.stdout.readline()
-    assert answer, "the process that forks commands has ended"
-    return json.loads(answer)
-
-
 @functools.cache
-def _server():
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.commands", f"{_home()}/compiled"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+def _context():
+    """Where processes are forked by one that has imported what commands need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["nf_resnets.cli.networks", "nf_resnets.cli.sweep", "nf_resnets.plotting.sweep",
+         "sklearn.datasets", "tests.training.linear", "tests.faults.commands"]
     )  # fmt: skip
-
-    def close():
-        server.stdin.close()
-        server.wait()
-
-    atexit.register(close)
-    return server
+    given = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    with mock.patch.dict(os.environ, given):
+        forkserver.ensure_running()
+    return context
 
 
 # --- In the command's process --------------------------------------------------------------------
@@ -302,8 +301,26 @@ def kill_at(place, when="before", number=1):
     setattr(owner, name, killing)
 
 
-def work(request, cache):
-    """What a command's process does; the exit code."""
+def work(arguments, folder, prepare, cache):
+    """What a command's process does."""
+    code = 1
+    try:
+        # Whoever started the tests may have it ignored, as a shell does for the background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        said = os.open(f"{folder}/{os.getpid()}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), said, said)):
+            os.dup2(file, number)
+        code = command(arguments, folder, prepare, cache)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def command(arguments, folder, prepare, cache):
+    """The command itself; its exit code."""
     import jax
 
     jax.config.update("jax_compilation_cache_dir", cache)
@@ -313,84 +330,19 @@ def work(request, cache):
     from nf_resnets import __main__, plotting
 
     plotting.sweep_figures = lambda *args, **options: []
-    if request["start"][0] == "sweep":
+    if arguments[0] == "sweep":
         softmax_regression()
     change_steps(lambda counts: time.sleep(STEP_SECONDS * counts.max()))
-    listen(Log(request["folder"]))
-    if request["prepare"]:
-        name, *arguments = request["prepare"]
-        globals()[name](*arguments)
-    sys.argv = ["nf-resnets", *request["start"]]
+    listen(Log(folder))
+    if prepare:
+        name, *given = prepare
+        globals()[name](*given)
+    sys.argv = ["nf-resnets", *arguments]
     try:
-        if request["start"][0].startswith("experiments."):
+        if arguments[0].startswith("experiments."):
             del sys.argv[0]
-            module = importlib.import_module(request["start"][0])
+            module = importlib.import_module(arguments[0])
             return module.run(module.EXPERIMENT)
         return __main__.main()
     except SystemExit as leaving:
         return leaving.code
-
-
-# --- In the process that forks -------------------------------------------------------------------
-
-
-def forked(request, cache):
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        # Whoever started the tests may have it ignored, as a shell does for the background.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        path = Path(request["folder"]) / f"{os.getpid()}.txt"
-        said = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), said, said)):
-            os.dup2(file, number)
-        code = work(request, cache)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def waited(pid, seconds, codes):
-    """The exit code of a child, None if it is still at work after so many seconds."""
-    end = time.monotonic() + seconds
-    while pid not in codes:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            codes[pid] = os.waitstatus_to_exitcode(status)
-        elif time.monotonic() >= end:
-            return None
-        else:
-            time.sleep(0.002)
-    return codes[pid]
-
-
-def serve(cache):
-    """Answers `{"start": arguments}` by a pid, and `{"wait": pid, "seconds": s}` by a code."""
-    from nf_resnets import data
-    from nf_resnets.cli import networks, sweep  # noqa: F401
-    from nf_resnets.plotting import sweep as figures  # noqa: F401
-    from tests.training import linear  # noqa: F401
-
-    data.load("digits")
-    codes, started = {}, []
-    for line in sys.stdin:
-        question = json.loads(line)
-        if "start" in question:
-            answer = forked(question, cache)
-            started.append(answer)
-        else:
-            answer = waited(question["wait"], question["seconds"], codes)
-        print(json.dumps(answer), flush=True)
-    for pid in started:
-        if pid not in codes:
-            os.kill(pid, signal.SIGKILL)
-            waited(pid, 10, codes)
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1])

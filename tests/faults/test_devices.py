@@ -17,40 +17,32 @@ TOLERANCE = 2e-3
 ONE_IMAGE = 1.01 / 360
 
 
-@pytest.fixture(scope="module")
-def one(tmp_path_factory):
-    return made(tmp_path_factory.mktemp("one"))
-
-
 def made(folder, log=None, **options):
     sweep = small.make({"seed": (0, 1)})
     return small.run(folder, sweep.plans, sweep.task, log, **options)[0]
 
 
-def assert_close(rows, others):
-    assert rows.keys() == others.keys()
-    for key, row in rows.items():
-        assert (row["state"], row["steps_done"]) == ("finished", 44)
-        assert row["test_loss"] == pytest.approx(others[key]["test_loss"], rel=TOLERANCE)
-        assert abs(row["test_accuracy"] - others[key]["test_accuracy"]) <= ONE_IMAGE
-        for epoch, other in zip(row["history"], others[key]["history"], strict=True):
-            assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=TOLERANCE)
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("one"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("devices", "per_run"), [(2, 1), (2, 2), (8, 1), (8, 8)])
-def test_the_numbers_of_one(tmp_path, one, devices, per_run):
-    assert_close(made(tmp_path, devices=devices, devices_per_run=per_run), one)
+@pytest.mark.parametrize(
+    ("before", "after", "per_run"), [(1, 2, 1), (2, 2, 2), (2, 1, 1), (1, 8, 1), (8, 8, 8)]
+)
+def test_begun_and_going_on_with_others(tmp_path, one, before, after, per_run):
+    options = {"devices": before, "devices_per_run": per_run if before > 1 else 1}
+    assert len(made(tmp_path, Log(stop_at=22), **options)) < 2
+    log = Log()
+    rows = made(tmp_path, log, devices=after, devices_per_run=per_run)
+    assert max(event[3] for event in log.of("on_run_begin")) >= 22 and rows.keys() == one.keys()
+    for key, row in rows.items():
+        assert (row["state"], row["steps_done"]) == ("finished", 44)
+        assert row["test_loss"] == pytest.approx(one[key]["test_loss"], rel=TOLERANCE)
+        assert abs(row["test_accuracy"] - one[key]["test_accuracy"]) <= ONE_IMAGE
+        for epoch, other in zip(row["history"], one[key]["history"], strict=True):
+            assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=TOLERANCE)
     # Negative control: other seeds are further apart than the tolerance.
     a, b = one.values()
     assert a["test_loss"] != pytest.approx(b["test_loss"], rel=TOLERANCE)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [(1, 2, 1), (2, 2, 2), (2, 1, 1), (1, 8, 1)])
-def test_going_on_with_others(tmp_path, one, devices):
-    before, after, per_run = devices
-    assert len(made(tmp_path, Log(stop_at=22), devices=before)) < 2
-    log = Log()
-    assert_close(made(tmp_path, log, devices=after, devices_per_run=per_run), one)
-    assert max(event[3] for event in log.of("on_run_begin")) >= 22

@@ -34,7 +34,7 @@ def saved(folder):
 
 # --- SIGKILL -------------------------------------------------------------------------------------
 
-MOMENTS = ("compile_begin", "run_begin", "step", "epoch", "saved", "appended")
+MOMENTS = ("run_begin", "step", "epoch", "saved")
 
 
 def killed(folder, moment, count, delay, *arguments):
@@ -46,13 +46,8 @@ def killed(folder, moment, count, delay, *arguments):
     return process
 
 
-@pytest.mark.parametrize("moment", [
-    pytest.param(each, marks=() if each == "step" else pytest.mark.slow)
-    for each in MOMENTS
-])  # fmt: skip
-def test_a_killed_sweep_ends_with_the_numbers_of_its_twin(tmp_path, moment):
-    rng = random.Random(moment)
-    killed(tmp_path, moment, 3 if moment in ("step", "epoch", "saved") else 1, rng.uniform(0, 0.1))
+def test_a_killed_sweep_ends_with_the_numbers_of_its_twin(tmp_path):
+    killed(tmp_path, "step", 3, 0.05)
     there, steps = len(rows(tmp_path)), saved(tmp_path)
     process = run(tmp_path)
     assert_twins(tmp_path)
@@ -66,7 +61,7 @@ def test_a_killed_sweep_ends_with_the_numbers_of_its_twin(tmp_path, moment):
 def test_killed_again_and_again(tmp_path, options):
     rng = random.Random(1)
     while len(rows(tmp_path)) < 3:
-        killed(tmp_path, rng.choice(MOMENTS[1:5]), 1, rng.uniform(0, 0.3), *options)
+        killed(tmp_path, rng.choice(MOMENTS), 1, rng.uniform(0, 0.3), *options)
     run(tmp_path, *options)
     assert_twins(tmp_path)
 
@@ -82,18 +77,14 @@ SEAMS = {
 }
 
 
-@pytest.mark.parametrize("seam", [
-    pytest.param(each, marks=() if each == "a row is half written" else pytest.mark.slow)
-    for each in SEAMS
-])  # fmt: skip
+@pytest.mark.every(len(SEAMS))
+@pytest.mark.parametrize("seam", SEAMS)
 def test_killed_where(tmp_path, seam):
     run(tmp_path, prepare=["kill_at", *SEAMS[seam]], code=-signal.SIGKILL)
     damaged = Rows(tmp_path / "sweep").damaged
     assert len(damaged) == (seam == "a row is half written")
-    process = run(tmp_path)
-    assert all(
-        f"Damaged, passed over and made again: {line}." in process.said() for line in damaged
-    )
+    said = run(tmp_path).said()
+    assert all(f"Damaged, passed over and made again: {line}." in said for line in damaged)
     assert_twins(tmp_path)
 
 

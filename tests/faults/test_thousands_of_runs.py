@@ -61,24 +61,12 @@ def cost(folder, runs):
     return sum(entry.callcount for entry in profile.getstats())
 
 
-def grows_linearly(folder, few):
-    many = 10 * few
-    cost(fill(folder / "first", 10), 10)  # what is imported at the first call
-    calls = cost(fill(folder / "few", few), few)
-    more_calls = cost(fill(folder / "many", many), many)
+def test_reporting_grows_with_the_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(results.plotting, "sweep_figures", lambda *args, **kwargs: [])
+    cost(fill(tmp_path / "first", 10), 10)  # what is imported at the first call
+    calls, more_calls = (cost(fill(tmp_path / str(runs), runs), runs) for runs in (20, 200))
     # Ten times as many runs: a fifth is left for what is sorted.
     assert more_calls < 12 * calls, (calls, more_calls)
-
-
-def test_reporting_grows_with_the_runs(tmp_path, monkeypatch, capsys):
-    # Figures are looked at by the slow test.
-    monkeypatch.setattr(results.plotting, "sweep_figures", lambda *args, **kwargs: [])
-    grows_linearly(tmp_path, 10)
-
-
-@pytest.mark.slow
-def test_reporting_of_5000_runs_with_figures_takes_ten_times_that_of_500(tmp_path, capsys):
-    grows_linearly(tmp_path, 500)
 
 
 @pytest.fixture(scope="module")

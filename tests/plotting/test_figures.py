@@ -118,13 +118,6 @@ def test_rates_of_one_batch_size_share_an_axis(drawn, tmp_path):
     assert [mark.get_xdata()[0] for mark in marks(axes)] == [0.5, 1.0]
 
 
-def test_a_loss_far_above_the_others_is_cut(drawn, tmp_path):
-    rates = [rate(0.125, 0.6), rate(0.25, 0.5), rate(0.5, 1e6)]
-    rates_figure([group("fixup", 8, rates, "train_loss")], tmp_path / "f.svg", title="",
-                 subtitle="")  # fmt: skip
-    assert drawn[0].axes[0].get_ylim()[1] == pytest.approx(6.0)
-
-
 @pytest.mark.parametrize(
     ("groups", "label"),
     [

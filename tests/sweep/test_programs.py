@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from nf_resnets.sweep.command import step_seconds
 from nf_resnets.sweep.engine import Programs, store_programs
 from nf_resnets.training.run import Plan
 from tests.training.small import Log
@@ -46,16 +45,6 @@ def test_threads_share_a_program_which_is_kept_for_as_long_as_one_uses_it():
     shared.get(PLAN, 2)
     shared.get(PLAN, 1)
     assert built == [1, 2, 1]
-
-
-def test_the_seconds_of_a_step_are_read_off_the_rows():
-    rows = [
-        {"state": state, "program": PLAN.program, "seconds": seconds, "steps_done": 10}
-        for state, seconds in (("finished", 2.0), ("finished", 3.0), ("finished", 9.0),
-                               ("diverged", 99.0), ("failed", 0.0))
-    ]  # fmt: skip
-    assert step_seconds(PLAN, rows) == 0.3
-    assert step_seconds(PLAN, rows[3:]) is None
 
 
 @pytest.mark.parametrize(

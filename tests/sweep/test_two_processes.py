@@ -2,56 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import os
 import signal
-import socket
-import subprocess
-import sys
-import time
-from pathlib import Path
 
+import jax
 import pytest
+import tyro
 
-ROOT = Path(__file__).parents[2]
+from nf_resnets.cli.sweep import Sweep
+from tests.training.pair import Pair
+
 GRID = ("--grid", "peak_lr=2^-4:2^-2", "scheme=fixup", "--model", "wrn-10-1",
         "--stem-channels", "2")  # fmt: skip
-RESULTS = ("state", "steps_done", "test_accuracy", "test_loss", "train_loss")
 
 
-def environment(devices):
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    return {**os.environ, "XLA_FLAGS": flags, "COLUMNS": "100"}
-
-
-def start(out, *arguments, devices=2):
+def start(out, *arguments):
     """Starts the two; the second one has a folder of its own, as on another machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return [
-        subprocess.Popen(
-            [
-                sys.executable, "-m", "nf_resnets", "sweep", *GRID, *arguments,
-                "--out", str(out if index == 0 else out.with_name(f"{out.name}-other")),
-                "--coordinator", f"127.0.0.1:{port}", "--num-processes", "2",
-                "--process-id", str(index),
-            ],
-            cwd=ROOT, env=environment(devices), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )
-        for index in range(2)
-    ]  # fmt: skip
 
+    def command(port, index):
+        place = out if index == 0 else out.with_name(f"{out.name}-other")
+        words = ("--coordinator", f"127.0.0.1:{port}", "--num-processes", 2, "--process-id", index)
+        return ("nf_resnets", "sweep", *GRID, *arguments, "--out", place, *words)
 
-def finish(processes, timeout=240):
-    try:
-        return [process.communicate(timeout=timeout)[0] for process in processes]
-    finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+    return Pair(out.parent, command, devices=2)
 
 
 def rows(out):
@@ -62,10 +35,10 @@ def rows(out):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     out = tmp_path_factory.mktemp("alone") / "out"
-    command = [sys.executable, "-m", "nf_resnets", "sweep", *GRID, "--epochs", "2"]
-    command += ["--out", str(out)]
-    subprocess.run(command, cwd=ROOT, env=environment(1), check=True, timeout=240,
-                   capture_output=True)  # fmt: skip
+    first = jax.devices()[:1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda *_: first)
+        assert tyro.cli(Sweep, args=[*GRID, "--epochs", "2", "--out", str(out)])() == 0
     return rows(out)
 
 
@@ -73,9 +46,9 @@ def alone(tmp_path_factory):
 @pytest.mark.parametrize("devices_per_run", [1, 4])
 def test_the_numbers_are_those_of_one_process(devices_per_run, alone, tmp_path):
     out = tmp_path / "out"
-    processes = start(out, "--epochs", "2", "--devices-per-run", str(devices_per_run))
-    texts = finish(processes)
-    assert [process.returncode for process in processes] == [0, 0], texts
+    with start(out, "--epochs", "2", "--devices-per-run", devices_per_run) as two:
+        assert two.codes() == [0, 0], two.said()
+    texts = two.said()
     assert "3 finished" in texts[0]
     assert "finished" not in texts[1]  # one tells, and one writes
     assert not (tmp_path / "out-other").exists()
@@ -99,13 +72,9 @@ def saved(out):
 def test_a_signal_to_one_stops_both_and_they_go_on_where_they_stood(tmp_path):
     out, step = tmp_path / "out", 0
     for told in (1, 0):  # the one that does not lead, and the one that does
-        processes = start(out, "--epochs", "300", "--save-seconds", "0")
-        deadline = time.monotonic() + 120
-        while saved(out) <= step:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        processes[told].send_signal(signal.SIGTERM)
-        texts = finish(processes)
-        assert [process.returncode for process in processes] == [143, 143], texts
-        assert "goes on" in texts[0]
+        with start(out, "--epochs", "300", "--save-seconds", "0") as two:
+            two.until(lambda: saved(out) > step)  # noqa: B023
+            two.processes[told].send_signal(signal.SIGTERM)
+            assert two.codes() == [143, 143], two.said()
+        assert "goes on" in two.said()[0]
         step = saved(out)

@@ -3,7 +3,6 @@
 import dataclasses
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -53,18 +52,6 @@ def test_a_trained_network_names_digits(home, capsys):
         assert name == str(expected.argmax()) and len(second) == 2
         # Pixels are rounded to 256 levels, probabilities to a tenth of a percent.
         assert abs(float(chance[:-1]) / 100 - expected.max()) < 0.02
-
-
-def test_what_a_file_holds_is_shown(home, capsys):
-    assert finish(command.Show(home / "digits.safetensors")) == 0
-    out = said(capsys)[0]
-    found = trained.load(home / "digits.safetensors")
-    count = sum(leaf.size for leaf in jax.tree.leaves(found.variables["params"]))
-    assert out.startswith("WideResNet(depth=10, ") and f"{count:,} parameters" in out
-    # What is as the class has it by default is left out, but for the scheme.
-    assert "scheme=fixup" in out and "remat" not in out and "bn_groups" not in out
-    assert "takes grey images of 8 x 8 pixels" in out
-    assert "test_accuracy: 0." in out
 
 
 def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, capsys):

@@ -52,13 +52,3 @@ def test_it_is_the_average_of_optax_without_the_start(decay):
     )
     assert (np.abs(found - state.params["head"]["kernel"]).max() > 0.01) == (decay > 0)
     assert state.tested_params is state.average.params
-
-
-def test_parameters_and_metrics_are_those_of_a_run_without():
-    state, metrics = step()(state_of(), BATCH)
-    plain, others = step()(state_of(None), BATCH)
-    assert plain.average is None and plain.tested_params is plain.params
-    np.testing.assert_array_equal(state.params["head"]["kernel"], plain.params["head"]["kernel"])
-    assert {name: float(value) for name, value in metrics.items()} == {
-        name: float(value) for name, value in others.items()
-    }

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nf_resnets import training
+from nf_resnets import models, training
 from nf_resnets.training.evaluate import make_evaluate
 from tests.training import small
 
@@ -68,3 +68,14 @@ def test_batch_norm_uses_its_running_statistics():
         # Float32 through ten layers, batches of 8 against one of 53; measured: 3e-8.
         np.testing.assert_allclose(found["loss"][run], loss, rtol=2e-6)
     assert abs(found["loss"][0] - found["loss"][1]) > 1e-2
+
+
+def test_batch_norm_slices_are_spread_or_refused():
+    def model(scheme, groups):
+        return models.WideResNet(depth=10, scheme=scheme, stem_channels=4, bn_groups=groups)
+
+    for groups, shards in ((1, 8), (8, 3), (12, 8)):
+        with pytest.raises(ValueError, match=f"^bn_groups={groups} cannot be spread over {shards}"):
+            training.train_apply(model("batchnorm", groups), shards=shards)
+    # Without BatchNorm the number of slices does not matter.
+    training.train_apply(model("fixup", 3), shards=8)

@@ -4,13 +4,9 @@ Run by hand, as ``python -m tests.training.test_hosts PORT PROCESS CASE``, the f
 processes.
 """
 
-import os
 import signal
-import socket
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -20,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 # Imported before initialize: importing the library must not touch a device.
 from nf_resnets import training
 from nf_resnets.training import hosts
+from tests.training.pair import Pair
 
 # What process 0 says: of every kind, and of lengths that are, and are not, powers of two.
 SAID = [None, {"rate": 0.1, "text": "é\n", "list": [1, [2.5, True]], "none": None}]
@@ -124,65 +121,14 @@ def raises(port, process):
         hosts.broadcast("never heard")
 
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = os.environ | {
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-    "JAX_PLATFORMS": "cpu",
-    "PYTHONPATH": str(ROOT),
-}
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-class Pair:
-    """Two processes of a case, gone when the block ends."""
-
-    def __init__(self, case, folder):
-        self.logs = [folder / f"{process}.log" for process in range(2)]
-        self.command = [sys.executable, "-m", "tests.training.test_hosts", str(free_port())]
-        self.case = case
-        self.processes = []
-
-    def __enter__(self):
-        for process, log in enumerate(self.logs):
-            with open(log, "w") as stream:
-                command = [*self.command, str(process), self.case]
-                options = {"stdout": stream, "stderr": subprocess.STDOUT}
-                self.processes.append(
-                    subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, **options)
-                )
-        return self
-
-    def __exit__(self, *_):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
-    def said(self):
-        return "\n".join(
-            f"--- process {process}: {log.read_text()[-3000:]}"
-            for process, log in enumerate(self.logs)
-        )
-
-    def wait_until_joined(self):
-        end = time.monotonic() + 60
-        while not all("joined" in log.read_text() for log in self.logs):
-            assert time.monotonic() < end, self.said()
-            assert all(process.poll() is None for process in self.processes), self.said()
-            time.sleep(0.05)
-
-    def codes(self):
-        return [process.wait(timeout=60) for process in self.processes]
+def pair(case, folder):
+    command = "tests.training.test_hosts"
+    return Pair(folder, lambda port, index: (command, port, index, case), devices=2)
 
 
 def test_two_processes(tmp_path):
-    with Pair("both", tmp_path) as pair:
-        codes = pair.codes()
-        assert codes == [0, 0], pair.said()
+    with pair("both", tmp_path) as both:
+        assert both.codes() == [0, 0], both.said()
 
 
 @pytest.mark.slow
@@ -199,18 +145,18 @@ def test_two_processes(tmp_path):
     ],
 )
 def test_a_dying_process_ends_the_other(case, sent, codes, tmp_path):
-    with Pair(case, tmp_path) as pair:
+    with pair(case, tmp_path) as two:
         if sent is not None:
-            pair.wait_until_joined()
-            pair.processes[1].send_signal(sent)
+            two.until(lambda: all("joined" in said for said in two.said()))
+            two.processes[1].send_signal(sent)
         start = time.monotonic()
         # Where the peer leaves by itself, JAX may end the waiting process first.
         either = [codes, [-signal.SIGABRT, 1]] if case == "raises" else [codes]
-        assert pair.codes() in either, pair.said()
+        assert two.codes(60) in either, two.said()
         # 3 s of heartbeat timeout, and what two busy cores need; for the last, the imports too.
         assert time.monotonic() - start < 30
         if case == "raises":
-            assert "ZeroDivisionError: only here" in pair.logs[1].read_text()
+            assert "ZeroDivisionError: only here" in two.said()[1]
 
 
 def test_a_tpu_needs_no_arguments(monkeypatch):

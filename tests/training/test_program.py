@@ -25,15 +25,6 @@ def test_a_state_of_another_program_is_refused_and_not_broadcast():
             training.train(program(), [other])
 
 
-def test_a_scheme_of_other_parts_than_the_network_is_refused():
-    initial = training.make_initial(
-        small.wide_resnet("batchnorm"), (jnp.zeros((1, 8, 8, 1)),), small.sgd
-    )
-    numbers = small.HYPER, jnp.nan, jnp.float32(1), None
-    with pytest.raises(ValueError, match=r"^scheme='fixup' with \w+=True found for a network"):
-        initial(schemes.get("fixup"), 0, *numbers)
-
-
 def test_runs_of_a_model_begin_with_their_scheme_and_seed():
     model = small.wide_resnet("fixup")
     start = training.Start(schemes.get("fixup"), 5, dict(small.HYPER), branch_scale=0.5)

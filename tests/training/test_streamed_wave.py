@@ -1,12 +1,6 @@
 """A wave on streamed batches: resumed it ends where it would have, on any number of devices."""
 
 import json
-import os
-import re
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +10,8 @@ from nf_resnets.training import Stopped
 from nf_resnets.training.checkpoint import Checkpoints
 from tests import photographs
 from tests.training import streamed_process as small
+from tests.training.pair import Pair
 from tests.training.small import Log
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -32,23 +25,13 @@ def whole(data_dir):
     return small.run(data_dir)
 
 
-def start(data_dir, folder, port, process):
-    flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
-    arguments = ["-m", "tests.training.streamed_process", data_dir, folder, port, process]
-    return subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": flags},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process):
-    shown, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    return json.loads(shown.splitlines()[-1])
+def run_of_two(data_dir, folder):
+    """What each of two processes says at its end."""
+    module = "tests.training.streamed_process"
+    command = lambda port, index: (module, data_dir, folder / "both", port, index)  # noqa: E731
+    with Pair(folder, command, devices=1) as two:
+        assert two.codes() == [0, 0], two.said()
+        return [json.loads(said.splitlines()[-1]) for said in two.said()]
 
 
 def assert_twins(found, whole):
@@ -82,15 +65,10 @@ def test_a_run_that_is_told_to_stop_saves_and_resumes(data_dir, whole, tmp_path)
 
 @pytest.mark.slow
 def test_two_hosts_read_their_own_halves(data_dir, whole, tmp_path):
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    pair = [start(data_dir, tmp_path / "both", port, process) for process in (0, 1)]
-    found = [finish(process) for process in pair]
+    found = run_of_two(data_dir, tmp_path)
     assert found[0]["digest"] == found[1]["digest"]
     np.testing.assert_allclose(found[0]["loss"], whole.column("loss"), rtol=2e-4)
     # Both of them begin where the checkpoint of process 0 is.
-    pair = [start(data_dir, tmp_path / "both", port, process) for process in (0, 1)]
-    again = [finish(process) for process in pair]
+    again = run_of_two(data_dir, tmp_path)
     assert again[0]["first_step"] == again[1]["first_step"] > 0
     assert {one["digest"] for one in again} == {found[0]["digest"]}
