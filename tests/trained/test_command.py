@@ -12,7 +12,7 @@ from nf_resnets.cli import networks as command
 from nf_resnets.command_line import finish
 from nf_resnets.trained.fit import SETTINGS
 from nf_resnets.trained.fit_translation import TranslationRecipe
-from tests.models.trees import quick_jit
+from nf_resnets.trained.predict import predict
 from tests.trained.conftest import wanted
 from tests.trained.networks import drawn
 from tests.trained.test_from_torch import checkpoint
@@ -44,10 +44,7 @@ def test_a_trained_network_names_digits(home, capsys):
     # Of ten test images as many as the accuracy on all promises, four standard deviations off.
     assert accuracy > 0.7
     assert right >= 10 * accuracy - 4 * (10 * accuracy * (1 - accuracy)) ** 0.5 - 0.5
-    dataset = data.load("digits")
-    images = (dataset.test.images[:10] - np.float32(dataset.mean)) / np.float32(dataset.std)
-    logits = np.asarray(quick_jit(found.model.apply)(found.variables, images), np.float64)
-    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    probabilities = predict(found, data.load("digits").test.images[:10])
     for (_, name, chance, *second), expected in zip(lines, probabilities, strict=True):
         assert name == str(expected.argmax()) and len(second) == 2
         # Pixels are rounded to 256 levels, probabilities to a tenth of a percent.
