@@ -1,9 +1,7 @@
 """What is missing of a sweep is made, once, whatever happens to some of its runs."""
 
-import contextlib
 import dataclasses
 import itertools
-import threading
 
 import jax
 import pytest
@@ -89,13 +87,6 @@ def test_told_to_stop_it_saves_and_goes_on(tmp_path, twin, one_step_a_call, opti
     assert 8 in [event[3] for event in log.of("on_run_begin")]
     assert not outcome.stopped and left(tmp_path) == []
     assert_rows_alike(rows, twin, WIDTH if "runs_per_device" in options else 0.0)
-
-
-def test_checkpoints_stay_while_runs_of_other_shards_are_missing(tmp_path):
-    (tmp_path / "checkpoints" / "theirs").mkdir(parents=True)
-    for index in range(2):
-        run(tmp_path, plans(4), shard=(index, 2))
-        assert (tmp_path / "checkpoints").exists() == (index == 0)
 
 
 def test_a_wave_that_has_begun_goes_on_as_it_was_cut(tmp_path, one_step_a_call):
@@ -202,27 +193,3 @@ def test_a_disk_that_fails_ends_it_with_a_sentence_and_it_goes_on_later(
     assert len(Rows(tmp_path).read()) == 1
     rows, _, _ = run(tmp_path, plans(5), workers=3)
     assert_rows_alike(rows, twin)
-
-
-def test_an_interrupt_ends_it_at_once(tmp_path, monkeypatch):
-    """The second Ctrl-C, which does not wait for a compilation."""
-    building, go_on = threading.Event(), threading.Event()
-
-    def wait(program, plan):
-        building.set()
-        go_on.wait(60)
-        return program
-
-    def interrupt(self, timeout=None):
-        if threading.current_thread() is threading.main_thread() and building.wait(60):
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(engine.threading.Thread, "join", interrupt)
-        run(tmp_path, plans(1), Linear(wait))
-    assert engine.is_at_work()
-    go_on.set()
-    for thread in threading.enumerate():
-        with contextlib.suppress(RuntimeError):  # this one
-            thread.join(60) if thread.name == "nf-resnets-wave" else None
-    assert not engine.is_at_work() and Rows(tmp_path).read() == {}

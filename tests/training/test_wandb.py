@@ -28,7 +28,7 @@ def test_runs_are_logged_each_by_itself(tmp_path, monkeypatch):
         log.on_step(KEY, 5, curve(1, 5))
         log.on_step(other, 2, curve(1, 2))
         log.on_step(KEY, 10, curve(6, 10))
-        log.on_epoch(KEY, 10, row(0, 10))
+        log.on_epoch(KEY, 10, row(0))
         log.on_run_end(KEY, "finished", {"steps": 10})
         log.on_run_end(other, "diverged", {"steps": 2})
         log.on_step(other, 3, curve(3, 3))  # of a run that is over: nothing
