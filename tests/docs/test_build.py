@@ -1,11 +1,9 @@
-"""The documentation is built as `make docs` builds it, and its pages lead where they say."""
+"""The documentation is built as `make docs` builds it; a dead link is an error to Sphinx."""
 
 import os
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -13,47 +11,6 @@ for package in ("sphinx", "myst_nb", "furo"):
     pytest.importorskip(package, reason=f"{package} is not installed: make docs installs it")
 
 ROOT = Path(__file__).parents[2]
-
-
-class Page(HTMLParser):
-    """What a page links to, loads, and can be linked at."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.links, self.loads, self.places = [], [], set()
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        values = dict(attributes)
-        self.places |= {values[name] for name in ("id", "name") if values.get(name)}
-        if tag == "a" and "href" in values:
-            self.links.append(values["href"])
-        for name in ("src", "href"):
-            if tag in ("script", "img", "link", "iframe", "source") and name in values:
-                self.loads.append(values[name])
-
-
-def broken(folder):
-    """Links and files of a folder's pages that lead nowhere within it, and what is loaded from
-    elsewhere."""
-    read = {path: Page(path.read_text()) for path in sorted(folder.resolve().rglob("*.html"))}
-    places = {path: page.places for path, page in read.items()}
-    faults = []
-    for path, page in read.items():
-        for link in page.links + page.loads:
-            parts = urlsplit(link)
-            if parts.scheme in ("http", "https") or link.startswith("//"):
-                if link in page.loads:
-                    faults.append((path.name, link, "loaded from elsewhere"))
-                continue
-            if parts.scheme in ("data", "mailto"):
-                continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            if not target.exists():
-                faults.append((path.name, link, "no such file"))
-            elif parts.fragment and unquote(parts.fragment) not in places.get(target, link):
-                faults.append((path.name, link, "no such place"))
-    return faults
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +31,6 @@ def built(tmp_path_factory):
 def _status():
     command = ["git", "status", "--porcelain", "docs", "results"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
-
-
-@pytest.mark.slow
-def test_nothing_is_broken(built):
-    assert broken(built) == []
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import functools
 import re
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -30,50 +29,30 @@ def cross_entropy(logits, labels):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
-def features(params, x):
-    x = x @ params["stem"]
-    for k in range(len(params) - 2):
-        block = params[f"block_{k}"]
-        x = x + jax.nn.relu(x @ block["layer_1"]) @ block["layer_2"]
-    return jax.nn.relu(x)
-
-
-def dense(blocks, seed=0):
-    """Fixup's start of a dense residual network."""
+def test_the_first_gradient_is_that_of_the_head_and_tells_the_classes_means_apart():
+    """Of a dense network with Fixup's start."""
     square = jnp.ones((WIDTH, WIDTH))
-    tree = {f"block_{k}": {"layer_1": square, "layer_2": square} for k in range(blocks)}
+    tree = {f"block_{k}": {"layer_1": square, "layer_2": square} for k in range(2)}
     tree |= {"stem": square, "head": jnp.ones((WIDTH, CLASSES))}
     rules = init.Rules(branch=r"block_(\d+)/layer_(\d+)", stem="stem", head="head")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # there are no scalars
-        return init.fixup(tree, depth=blocks, key=jax.random.key(seed), rules=rules)
+        params = init.fixup(tree, depth=2, key=jax.random.key(0), rules=rules)
+    images, y = digits(100)
 
+    def features(params):
+        x = images.reshape(len(images), -1) @ params["stem"]
+        for block in (params["block_0"], params["block_1"]):
+            x = x + jax.nn.relu(x @ block["layer_1"]) @ block["layer_2"]
+        return jax.nn.relu(x)
 
-def gradient(params, head):
-    """The gradient with this head, one example of each class more than the others."""
-    x, y = digits(100)
-
-    @quick_jit
-    def found(params):
-        def loss(p):
-            return cross_entropy(features(p, x.reshape(len(x), -1)) @ p["head"], y)
-
-        return jax.grad(loss)(params)
-
-    return found({**params, "head": head})
-
-
-def test_the_first_gradient_is_that_of_the_head_and_tells_the_classes_means_apart():
-    params = dense(2)
-    found = gradient(params, params["head"])
-    x, y = digits(100)
-    phi = np.asarray(features(params, x.reshape(len(x), -1)), np.float64)
-    own = np.eye(CLASSES)[y]
+    loss = lambda params: cross_entropy(features(params) @ params["head"], y)  # noqa: E731
+    found = quick_jit(jax.grad(loss))(params)
+    phi, own = np.asarray(features(params), np.float64), np.eye(CLASSES)[y]
     # Of class j: -(its fraction times its mean features, less the mean of all over c).
     expected = -(own.T @ phi / len(y) - phi.mean(0) / CLASSES).T
-    np.testing.assert_allclose(found["head"], expected, rtol=1e-4, atol=1e-6)  # float32 sums
-    others = [leaf for name, leaf in found.items() if name != "head"]
-    assert all(not leaf.any() for leaf in jax.tree.leaves(others))
+    np.testing.assert_allclose(found.pop("head"), expected, rtol=1e-4, atol=1e-6)  # float32 sums
+    assert all(not leaf.any() for leaf in jax.tree.leaves(found))
 
 
 # --- A Wide ResNet, as on the page ----------------------------------------------------------------
@@ -81,9 +60,8 @@ def test_the_first_gradient_is_that_of_the_head_and_tells_the_classes_means_apar
 MOMENTUM, SCALARS, DROP = 0.9, 0.1, 0.1
 
 
-def steps_to(losses, drop=DROP):
-    below = np.flatnonzero(np.asarray(losses) < np.log(CLASSES) - drop)
-    return int(below[0])
+def steps_to(losses):
+    return int(np.flatnonzero(np.asarray(losses) < np.log(CLASSES) - DROP)[0])
 
 
 def quadratic_model(loss, start, factors, size=20):
@@ -119,7 +97,6 @@ def predicted(curvatures, parts, rate, steps=600):
     return losses
 
 
-@pytest.fixture(scope="module")
 def wide():
     """A function that trains it from its start with any rates, and how its loss looks there."""
     x, y = digits(256)
@@ -144,7 +121,7 @@ def wide():
 
         return jax.lax.scan(step, (start, jnp.zeros_like(start)), rates)[1]
 
-    return SimpleNamespace(start=start, train=train, loss=loss, factors=factors)
+    return train, loss, start, factors
 
 
 STEPS = 320
@@ -153,8 +130,9 @@ close = functools.partial(pytest.approx, abs=2)
 
 
 @pytest.mark.slow
-def test_the_table_is_what_a_wide_resnet_does(wide):
-    curvatures, parts = quadratic_model(wide.loss, wide.start, wide.factors)
+def test_the_table_is_what_a_wide_resnet_does():
+    train, *there = wide()
+    curvatures, parts = quadratic_model(*there)
     text = PAGE.read_text()
     assert f"$-r$ = {curvatures[0]:.3f}" in text
     row = r"^\| \$?(2\^\{-\d\}|0\.1)\$? \| (\d+) \| (\d+) \|"
@@ -162,5 +140,5 @@ def test_the_table_is_what_a_wide_resnet_does(wide):
     assert len(rows) == 3
     for name, measured, modelled in rows:
         rate = 0.1 if name == "0.1" else 2.0 ** int(name[3:-1])
-        assert steps_to(wide.train(jnp.full(STEPS, rate))) == close(int(measured))
+        assert steps_to(train(jnp.full(STEPS, rate))) == close(int(measured))
         assert steps_to(predicted(curvatures, parts, rate)) == close(int(modelled))

@@ -269,11 +269,11 @@ def test_a_safetensors_file_needs_no_torch(tmp_path, monkeypatch, dtype):
     assert_same(made.variables, load(state_dict).variables)
     if dtype == np.float32:
         assert_same(made.variables, variables)
-    for name, error, fault in (
-        ("cut.safetensors", TrainedError, "safetensors cannot be read"),
-        ("net.pt", ImportError, "PyTorch is not installed here"),
+    for name, content, error, fault in (
+        ("cut.safetensors", path.read_bytes()[:100], TrainedError, "safetensors cannot be read"),
+        ("net.pt", b"PK\x03\x04", ImportError, "PyTorch is not installed here"),
     ):
-        (tmp_path / name).write_bytes(path.read_bytes()[:100])
+        (tmp_path / name).write_bytes(content)
         with pytest.raises(error, match=fault):
             load(tmp_path / name)
 
