@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import tyro
 from PIL import Image
@@ -113,3 +114,14 @@ def test_bad_options_end_in_one_sentence(tmp_path, changes, message):
         options(tmp_path / "new", **changes)()
     assert message in str(found.value) and "\n" not in str(found.value)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["batchnorm", "rescalenet"])
+def test_normalized_and_calibrated_networks_have_a_page(tmp_path, scheme):
+    page = page_of(options(tmp_path, scheme=scheme, model="cifar-resnet-8"))
+    assert len(page.rows) == 3
+    closed = np.array([row["closed_sum"] for row in page.rows])
+    measured = np.array([row["sum"] for row in page.rows])
+    # One draw of 4 channels: the order of magnitude.
+    assert (np.abs(np.log(closed / measured)) < 1.5).all()

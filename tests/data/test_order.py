@@ -76,3 +76,9 @@ def test_shard_map_has_the_batch_of_one_device():
 def test_a_batch_that_no_epoch_has_is_refused(batch_size):
     with pytest.raises(ValueError, match=f"batch_size={batch_size} found for .*expected 1 to 10"):
         batch_indices(jnp.arange(10), 0, batch_size)
+
+
+def test_order_does_not_depend_on_the_default_generator():
+    expected = epoch_order(1, 2, 30)
+    with jax.default_prng_impl("rbg"):
+        np.testing.assert_array_equal(epoch_order(1, 2, 30), expected)

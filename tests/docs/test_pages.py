@@ -57,13 +57,6 @@ def test_every_scheme_has_a_page_and_every_page_a_scheme():
     assert sorted(listed) == sorted(schemes.names())
 
 
-def test_what_a_page_calls_itself_is_found_in_the_results():
-    """Or it would show fewer rows than there are, without a word."""
-    lines = {line.split("  ")[0] for result in COMMITTED for line in result.table.splitlines()}
-    for name in schemes.names():
-        assert set(pages.names_in_tables(name)[1:]) <= lines, name
-
-
 def test_a_page_shows_the_numbers_of_the_files():
     """Against the text of the file itself, not what is made of it."""
     shown = pages.scheme_numbers("fixup", COMMITTED)
@@ -100,13 +93,3 @@ def test_commands_name_what_is_there(path):
             assert importlib.util.find_spec(words[words.index("-m") + 1]), command
         if words and words[0].startswith("experiments/"):
             assert (ROOT / words[0]).exists(), command
-
-
-def test_formulas_become_mathml():
-    latex2mathml = pytest.importorskip("docutils.utils.math.latex2mathml")
-    for path in WRITTEN:
-        text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", path.read_text(), flags=re.S | re.M)
-        for block in re.findall(r"\$\$(.*?)\$\$", text, re.S):
-            assert latex2mathml.tex2mathml(block, as_block=True).startswith("<math")
-        for formula in re.findall(r"\$([^$]+)\$", re.sub(r"\$\$.*?\$\$", "", text, flags=re.S)):
-            assert latex2mathml.tex2mathml(formula, as_block=False).startswith("<math"), path

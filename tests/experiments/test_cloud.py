@@ -64,20 +64,6 @@ def test_skypilot_starts_a_sweep_whose_results_are_kept(name, extra, tmp_path):
         assert options.processes == Processes()
 
 
-def test_xpk_starts_a_sweep_whose_results_are_kept(tmp_path):
-    script = (CLOUD / "gke.sh").read_text()
-    given = {"PROJECT": "p", "ZONE": "z", "BUCKET": "b", "TPU": "v6e-16", "CAPACITY": "--flex"}
-    calls, code = calls_of(script, tmp_path, **given)
-    assert code == 0 and [" ".join(call[:3]) for call in calls] == [
-        "xpk cluster create", "xpk storage attach", "xpk workload create",
-    ]  # fmt: skip
-    assert {"--tpu-type=v6e-16", "--flex"} <= set(calls[0])
-    (command,) = [word[10:] for word in calls[2] if word.startswith("--command=")]
-    (_, (shell, script, *words)), code = calls_of(command, tmp_path)
-    assert (shell, script, words[:2], code) == ("bash", KEEP, ["runs/lr-sweep", "/results"], 0)
-    options_of(words)
-
-
 @pytest.mark.parametrize(("code", "again"), [(0, False), (1, False), (143, True)])
 def test_slurm_starts_a_shard_again_when_its_time_is_over(code, again, tmp_path):
     script = (CLOUD / "slurm.sh").read_text()

@@ -9,7 +9,11 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from experiments import imagenet
+from nf_resnets import data
+from nf_resnets.data import imagenet as encoded
 from tests.experiments.as_a_user import ROOT, lines_of, one_device
 
 
@@ -50,3 +54,22 @@ def test_a_killed_command_goes_on_with_the_run_that_was_cut(tmp_path):
     # The curve is whole: what was made before the kill, and what came after.
     steps = [int(line["step"]) for line in lines_of(cut / "curves.csv")]
     assert steps[0] < 10 and steps[-1] == 800 and max(np.diff(steps)) < 10
+
+
+def test_the_digits_are_streamed_as_they_are(tmp_path):
+    imagenet.write_digits(tmp_path, most=60)
+    found = encoded.open_encoded(tmp_path, imagenet.DIGITS)
+    assert found.num_classes == 10 and found.class_names == tuple("0123456789")
+    digits = data.load("digits")
+    for name, split in (("train", digits.train), ("validation", digits.test)):
+        stored = found.splits[name]
+        assert stored.num_examples == 60
+        for index in range(60):
+            read = stored[index]
+            number = int(read.where.split("digit_")[1].split(".")[0])
+            assert read.label == split.labels[number]
+            pixels = read.pixels((0, 0, 32, 32), 32).astype(float)
+            grey = np.round(split.images[number, :, :, 0] * (255 / 16)).astype(np.uint8)
+            wanted = np.asarray(Image.fromarray(grey).resize((32, 32), Image.Resampling.BICUBIC))
+            # What a JPEG of quality 95 loses of so small an image: two or three levels of 255.
+            assert abs(pixels - wanted[:, :, None]).mean() < 4

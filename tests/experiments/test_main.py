@@ -116,6 +116,9 @@ def test_a_failed_run_is_counted_and_the_others_are_shown(tmp_path, monkeypatch,
     assert main.main(small(), Command(scale="smoke", out=tmp_path)) == 1
     assert "Failed runs: 1; the same command tries them again." in capsys.readouterr().out
     assert (tmp_path / "table.txt").read_text() == "0.25\n"
+    with_fake_runs(monkeypatch, lambda rate: 0.5, asked)
+    assert main.main(small(), Command(scale="smoke", out=tmp_path)) == 0
+    assert (tmp_path / "table.txt").read_text() == "0.25 0.5\n"
 
 
 def test_what_was_stopped_says_so(tmp_path, monkeypatch, capsys):

@@ -48,3 +48,17 @@ def test_only_the_scripts_decay_all_of_batch_norms_parameters(scheme, decays):
         for path, update in jax.tree_util.tree_flatten_with_path(updates)[0]
     }
     assert moved == {"kernel": True, "bias": decays, "scale": decays}
+
+
+def test_dropout_is_that_of_the_row_and_the_network():
+    def of(network, scheme, dataset):
+        point = {"model": network, "scheme": scheme, "dataset": dataset}
+        return rescale.options(point)
+
+    regular, plain = rescale.ONE_RECIPE[0], rescale.ONE_RECIPE[3]
+    assert of("resnet-50", regular, "digits_jpeg") == {"conv_dropout": 0.03, "dropout": 0.3}
+    assert of("resnet-50", plain, "digits_jpeg") == {}
+    assert of("vgg-19", regular, "digits_jpeg")["dropout"] == 0.3
+    for scheme in SCRIPTS["vgg-19"]:
+        found = of("vgg-19", scheme, "imagenet2012")
+        assert found == {"classifier": (4096, 4096), "dropout": 0.5}

@@ -54,7 +54,18 @@ def test_a_file_that_cannot_be_written_is_a_sentence(quick_figures, tmp_path):
         results.finish(made(), Options(out=tmp_path), title="A sweep")
 
 
-def test_a_target_without_a_metric_or_a_number_is_refused():
+def test_batch_sizes_have_steps_to_a_target(quick_figures, tmp_path):
+    axes = {**AXES, "batch_size": (32, 64)}
+    rows = [
+        {**row, "batch_size": size, "key": f"{row['key']} {size}",
+         "measures": {"curve": {"step": [1, 2], "loss": [2.0, 1.0 / size / row["peak_lr"]]}},
+         "history": [{"step": 2, "train_loss": 1.0, "test_accuracy": row["peak_lr"]}]}
+        for row in made().rows
+        for size in axes["batch_size"]
+    ]  # fmt: skip
+    result = Result(rows, axes, {}, {"finished": 6}, 0, 1, [])
+    results.draw(result, tmp_path, title="", target="test_accuracy=0.6")
+    assert "steps to test accuracy (%) 60" in (tmp_path / "report.html").read_text()
     for wrong in ("0.5", "loss=0.5", "train_loss=nan"):
         with pytest.raises(ValueError, match=f"--target '{wrong}' found; expected METRIC=NUMBER"):
             check(Options(target=wrong))
