@@ -78,12 +78,20 @@ def one_step_a_call(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("options", [{"workers": 2}, {"runs_per_device": 3}], ids=str)
-def test_told_to_stop_it_saves_and_goes_on(tmp_path, twin, one_step_a_call, options):
+@pytest.mark.parametrize(
+    ("options", "then"),
+    [
+        ({"workers": 2}, {}),
+        ({"runs_per_device": 3}, {}),
+        ({}, {"devices": 4}),
+        ({"devices": 4}, {}),
+    ],
+)
+def test_told_to_stop_it_saves_and_goes_on(tmp_path, twin, one_step_a_call, options, then):
     rows, outcome, _ = run(tmp_path, plans(5), log=Log(stop_at=8), **options)
     assert outcome.stopped and len(rows) < 5
     assert all(Checkpoints(path).steps() for path in (tmp_path / "checkpoints").iterdir())
-    rows, outcome, log = run(tmp_path, plans(5), **options)
+    rows, outcome, log = run(tmp_path, plans(5), **(then or options))
     assert 8 in [event[3] for event in log.of("on_run_begin")]
     assert not outcome.stopped and left(tmp_path) == []
     assert_rows_alike(rows, twin, WIDTH if "runs_per_device" in options else 0.0)
