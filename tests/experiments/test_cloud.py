@@ -119,3 +119,13 @@ def test_a_command_that_is_told_to_stop_saves_and_is_kept(tmp_path):
     process.terminate()
     assert process.wait(60) == 143
     assert (tmp_path / "bucket" / "x" / "rows").read_text() == "2\n"
+
+
+def test_a_host_that_writes_no_rows_replaces_none(tmp_path):
+    (tmp_path / "bucket" / "x").mkdir(parents=True)
+    kept = tmp_path / "bucket" / "x" / "rows"
+    kept.write_text("1\n")
+    other = start(tmp_path / "other", "open('up', 'w'); time.sleep(1)")
+    wait_for((tmp_path / "other" / "up").exists)
+    kept.write_text("1\n2\n")  # by process 0, on its own host
+    assert other.wait(60) == 0 and kept.read_text() == "1\n2\n"

@@ -122,14 +122,6 @@ def test_another_number_of_shards_is_refused(tmp_path, shard):
     assert [path.name for path in tmp_path.iterdir()] == ["rows-1-of-2.jsonl"]
 
 
-def test_a_symbolic_link_is_not_written_to(tmp_path):
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "rows-0-of-1.jsonl").symlink_to(tmp_path / "mine")
-    with pytest.raises(OSError, match=r"rows-0-of-1\.jsonl is a link"), Rows(tmp_path).open():
-        pass
-    assert (tmp_path / "mine").read_text() == "mine"
-
-
 def test_a_disk_that_fills_up_costs_the_rows_that_did_not_fit(ten, monkeypatch):
     write, free = os.pwrite, [20, 0]
 
