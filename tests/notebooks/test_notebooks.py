@@ -12,6 +12,7 @@ import sys
 import types
 from pathlib import Path
 
+import jax
 import pytest
 
 from notebooks.__main__ import FOLDER, INSTALL, NAMES, execute, with_install
@@ -101,15 +102,21 @@ def test_it_begins_with_what_installs_it_on_colab(name):
 def hosted(monkeypatch):
     """Runs the first cell on a host of notebooks; returns what it asks pip for."""
 
-    def run(*files):
+    def run(*files, installed=False, version=jax.__version__, address=""):
         asked = []
         monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
         found = lambda pattern, **_: fnmatch.filter(files, pattern)  # noqa: E731
         monkeypatch.setattr(glob, "glob", found)
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        spec = types.SimpleNamespace() if installed else None
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
         monkeypatch.setattr(subprocess, "run", lambda command, check: asked.append(command[-1]))
+        real = importlib.metadata.version
+        versions = {"jax": version}
+        monkeypatch.setattr(
+            importlib.metadata, "version", lambda name: versions.get(name) or real(name)
+        )
         try:
-            exec(INSTALL, {})
+            exec(INSTALL.replace('ADDRESS = ""', f"ADDRESS = {address!r}"), {})
         except (SystemExit, AssertionError) as error:
             return [*asked, str(error)]
         return asked
@@ -123,13 +130,21 @@ WHEEL = "nf_resnets-0.1.0-py3-none-any.whl"
 def test_the_first_cell_installs_what_the_hardware_needs(hosted):
     for wheel in (WHEEL, f"drive/MyDrive/{WHEEL}"):
         assert hosted(wheel) == [f"{wheel}[experiments,translation]"]
-    assert hosted() == ["No nf_resnets-*.whl is here; upload one, or set ADDRESS."]
     # The driver of a graphics card makes other devices, too.
     for devices, extra in ((["nvidia0", "accel0"], "cuda"), (["vfio/0"], "tpu")):
         wheel, sentence = hosted(WHEEL, *(f"/dev/{device}" for device in devices))
         assert wheel == f"{WHEEL}[{extra},experiments,translation]"
         # JAX sees none of these devices here.
         assert sentence.startswith("JAX uses the cpu, and there is a ")
+
+
+def test_the_first_cell_says_what_is_missing_and_when_to_restart(hosted):
+    assert hosted() == ["No nf_resnets-*.whl is here; upload one, or set ADDRESS."]
+    address = "git+https://host/nf_resnets.git"
+    assert hosted(address=address) == [f"nf_resnets[experiments,translation] @ {address}"]
+    assert hosted(installed=True) == []
+    restart = f"jax {jax.__version__} was imported before: restart, and run this again."
+    assert hosted(WHEEL, version="99.0") == [f"{WHEEL}[experiments,translation]", restart]
 
 
 @pytest.mark.slow
