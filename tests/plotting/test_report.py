@@ -43,7 +43,7 @@ def test_all_text_is_escaped_and_it_needs_no_network(swept, tmp_path):
     page = path.read_text()
     assert page.count("&lt;script&gt;") > 8 and page.count("<svg>") == 1
     assert not re.search(r"<(script|link|img|iframe|object)|https?:|url\(|@import", page)
-    assert "10 finished, 1 failed" in page and "2^-5" in page
+    assert "2^-5" in page
     assert len(page) < 40_000  # of a long traceback the end
 
 
