@@ -1,13 +1,14 @@
-"""The same numbers on one device and many, and without a mesh."""
+"""The same numbers on one device and many, under pmap, and without a mesh."""
 
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
 from flax import linen as nn
 
 from nf_resnets import schemes, training
-from nf_resnets.data.batch import Augmentation
+from nf_resnets.data.batch import Augmentation, training_batch
 from nf_resnets.models.blocks import PreActivationBlock
 from nf_resnets.models.layers import Conv, Dense
 from nf_resnets.models.stage import Stage
@@ -87,3 +88,27 @@ def assert_same_run(found, expected):
 )
 def test_many_devices_and_parts_give_the_numbers_of_a_step_without_a_mesh(scheme, devices, parts):
     assert_same_run(on_mesh(scheme, devices, parts), alone(scheme))
+
+
+def test_pmap_with_a_batch_split_by_hand():
+    loss = training.image_loss(training.train_apply(OneBlock()))
+    pmapped = jax.pmap(
+        partial(training.replica_step, loss=loss, optimizer=small.sgd, axis_name="data"),
+        axis_name="data",
+        devices=jax.devices()[:2],
+    )
+    state = training.stack([state_of("one fixup")] * 2)
+    take = jax.jit(
+        partial(training_batch, small.split(), batch_size=BATCH, augmentation=AUGMENTATION)
+    )
+    seed, losses = int(state.seed[0]), []
+    for step in range(STEPS):
+        batch = take(small.order(seed, step // 3, 48), seed, step)
+        halves = jax.tree.map(lambda x: x.reshape(2, BATCH // 2, *x.shape[1:]), batch)
+        state, metrics = pmapped(state, halves)
+        losses.append(np.asarray(metrics["loss"]))
+    expected, curve = alone("one fixup")
+    for replica in range(2):
+        one = training.unstack(small.host(state), slice(replica, replica + 1))
+        small.assert_close(one.params, expected.params, **PARAMS)
+        np.testing.assert_allclose(np.stack(losses)[:, replica], curve["loss"][:, 0], **METRIC)
