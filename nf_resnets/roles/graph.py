@@ -146,8 +146,9 @@ class Graph:
         joined = self._summed(name, options, preds)
         if joined:  # stack([x, f]).sum(0)
             name, preds, order = "add", joined, tuple(range(len(joined)))
-        elif name in ("scatter-add", "scatter_add") and len(preds) == len(order) == 2:
-            name = "add"
+        elif name in ("scatter-add", "scatter_add") and {0, 2} <= {*order}:
+            # Where it adds has no derivative.
+            name, preds, order = "add", [args[0], args[2]], (0, 2)
         key = None
         if not uses and not constants:  # x + h, written twice, is one value
             elementwise = name in ("add", "mul", "sub")

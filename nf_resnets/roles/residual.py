@@ -16,12 +16,12 @@ import jax.numpy as jnp
 from nf_resnets.roles.copies import Copies
 from nf_resnets.roles.flow import NONE, SUMS, Factor, Flow, times
 from nf_resnets.roles.graph import LINEAR, Loops, Node, Trace
+from nf_resnets.roles.views import NOT_ZERO_AT_ZERO
 
 Nested = Literal["inner", "outer"] | None
 MOST_SUMMANDS = 32
 PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
 CHOICES = ("argmax", "argmin", "sort", "top_k")
-NOT_ZERO_AT_ZERO = ("exp", "logistic", "rsqrt", "cos", "log", "pow")
 
 
 @dataclasses.dataclass(eq=False)
@@ -154,8 +154,8 @@ class Residuals:
         regions = [self._region(fork, term) for term in rest]
         if not any(map(flow.layers, regions)):
             return
-        has_layer = flow.layers(shortcut) or any(map(self._is_kept_layer, shortcut))
-        if has_layer and all(map(flow.is_linear, (shortcut, *regions))):
+        products = self._products(shortcut)
+        if products and all(map(flow.is_linear, (shortcut, *regions))):
             return  # one linear map, as W x + B A x
         if self._splits(shortcut) and any(map(self._splits, regions)) and not self._parts:
             if self._parts is None:
@@ -166,9 +166,13 @@ class Residuals:
                     "is within a branch."
                 )
             return
-        if flow.layers(shortcut) and not self._is_projection(node, fork, shortcut, regions):
+        # A path that is no linear map of kept layers is one that keep= answered for.
+        if not flow.layers(shortcut) and not flow.is_linear(shortcut):
+            products = []
+        if products and not self._is_projection(node, fork, shortcut, regions):
             return
-        for term, region in self._grouped(rest, regions):
+        gates = self._gates(fork, set().union(*regions), node.id)
+        for term, region in self._grouped(rest, regions, gates):
             layers = [at for at in flow.layers(region) if at not in self.adapters]
             if not layers:
                 continue
@@ -186,6 +190,7 @@ class Residuals:
                     scales=(None if by_leaf else skip_scale, scale, flow.scale_after(node.id)),
                     normalized=bool(region & flow.normalized),
                     loops=node.loops,
+                    gates=set() if gates >= {*layers} else gates & region,
                 )
             )
 
@@ -253,28 +258,29 @@ class Residuals:
         flow = self._flow
         if not flow.is_linear(shortcut) or any(map(flow.is_linear, regions)):
             return False
-        (layer,) = flow.layers(shortcut)
+        layers = self._products(shortcut)
         is_head = not flow.leads_to_layer[node.id]
         way = flow.between(fork, node.id)
         holds_others = any(branch.sum in way for branch in self.branches)
-        is_asked = is_head or holds_others or flow[fork].shape == flow[layer].shape
+        keeps_shape = sorted(flow[fork].shape) == sorted(flow[layers[0]].shape)
+        is_asked = is_head or holds_others or keeps_shape
         if self._projections is None and is_asked:
             self.doubts.append(
-                f"the layer of {self.leaves([layer])} beside {self.leaves(set().union(*regions))} "
+                f"the layer of {self.leaves(layers)} beside {self.leaves(set().union(*regions))} "
                 "may be a shortcut or a path of a sum without a skip path; expected projections= "
                 "to be True for a shortcut, False for a path."
             )
         return self._projections is not False
 
     def _grouped(
-        self, terms: Sequence[int], regions: Sequence[set[int]]
+        self, terms: Sequence[int], regions: Sequence[set[int]], gates: set[int]
     ) -> list[tuple[int, set[int]]]:
-        """The summands with their regions; those that share a layer are one."""
+        """The summands with their regions; those that share a layer are one, gates aside."""
         groups: list[tuple[int, set[int]]] = []
         for term, region in zip(terms, regions, strict=True):
             layers = set(self._flow.layers(region))
             for at, (first, other) in enumerate(groups):
-                if layers & set(self._flow.layers(other)):
+                if layers.intersection(self._flow.layers(other)) - gates:
                     groups[at] = (first, other | region)
                     break
             else:
@@ -290,13 +296,14 @@ class Residuals:
                 if fork is None:
                     continue
                 short, long = flow.between(fork, one), flow.between(fork, two)
-                short_layers, long_layers = (
-                    [at for at in path if flow[at].is_layer or self._is_kept_layer(at)]
-                    for path in (short, long)
-                )
+                short_layers, long_layers = map(self._products, (short, long))
                 counts = len(short_layers), len(long_layers)
                 if counts == (1, 2) and flow.is_linear(short) and flow.is_linear(long):
                     self.adapters.update(long_layers)
+
+    def _products(self, path: set[int]) -> list[int]:
+        """The layers of a path, kept ones too."""
+        return sorted(at for at in path if self._flow[at].is_layer or self._is_kept_layer(at))
 
     def _is_kept_layer(self, at: int) -> bool:
         return self._flow[at].kept and self._flow[at].name in LINEAR
@@ -411,7 +418,6 @@ class Residuals:
 
     def _order(self, branch: Residual) -> None:
         """Finds gates, the order of layers, and which are last."""
-        self._find_gates(branch)
         self._add_feeding(branch)
         main = [at for at in branch.layers if at not in branch.gates]
         steps: dict[int, int] = {}
@@ -425,7 +431,7 @@ class Residuals:
         ways_out |= branch.region.intersection(self._trace.outputs)
         branch.leaving = ways_out & {*main}
         branch.leaving |= {at for at in main for end in ways_out if self._flow.between(at, end)}
-        if not branch.zeroing:
+        if branch.in_order[-1] not in branch.zeroing:
             layers = self._flow.layers(branch.shortcut)
             self.doubts.append(
                 f"no single layer of the residual branch of {self.leaves(branch.layers)} makes it "
@@ -438,63 +444,79 @@ class Residuals:
                 "the program does not say how often it turns; expected lax.scan."
             )
 
-    def _find_gates(self, branch: Residual) -> None:
-        """Finds the layers that make a factor of another path, if the branch has others."""
+    def _gates(self, fork: int, region: set[int], end: int) -> set[int]:
+        """The layers between a fork and a sum that make a factor of another path, alone."""
         flow = self._flow
-        for at in sorted(branch.region):
+        makers: set[int] = set()
+        factors: set[int] = set()
+        for at in sorted(region):
             node = flow[at]
-            if node.name not in ("mul", "dot_general") or len(set(node.preds)) != 2:
+            if node.name not in PRODUCTS or len(set(node.preds)) != 2:
                 continue
             for one, two in (node.preds, node.preds[::-1]):
-                fork = flow.fork(one, two)
-                if fork is None or fork < branch.fork:
+                common = flow.fork(one, two)
+                if common is None or common < fork:
                     continue
-                path, factor = flow.between(fork, one), flow.between(fork, two)
-                makers = self._choosing(factor, two)
-                if self._is_gate(node, one, two, path, factor):
-                    makers |= {*flow.layers(factor)} - {*flow.layers(path)}
-                branch.gates |= {at for at in makers if not self._bypasses(at, two, branch)}
-        if branch.gates >= set(branch.layers):
-            branch.gates.clear()
+                path, factor = flow.between(common, one), flow.between(common, two)
+                is_kernel = node.name == "conv_general_dilated" and two == node.preds[1]
+                if is_kernel and flow.layers(factor):
+                    self.doubts.append(
+                        f"the kernel of a convolution is made by {self.leaves(factor)}; expected "
+                        "keep= to match all of these."
+                    )
+                found = self._choosing(factor) | self._making(node, one, two, path, factor)
+                if found:
+                    makers |= found
+                    factors.add(two)
+        return {at for at in makers if not self._bypasses(at, factors, region, end)}
 
-    def _choosing(self, factor: set[int], end: int) -> set[int]:
+    def _choosing(self, factor: set[int]) -> set[int]:
         """The layers of a factor that choose by their numbers, as a router does."""
         flow = self._flow
         choices = [at for at in factor if flow[at].name in CHOICES]
         return {at for at in flow.layers(factor) for choice in choices if flow.between(at, choice)}
 
-    def _is_gate(self, product: Node, one: int, two: int, path: set[int], factor: set[int]) -> bool:
-        """Whether ``two``, where a factor ends, is one of ``one``, where a path without it ends.
+    def _making(
+        self, product: Node, one: int, two: int, path: set[int], factor: set[int]
+    ) -> set[int]:
+        """The layers of ``two``, where a factor ends, of ``one``, where a path without it ends.
 
-        It is repeated, weighs what copies of a layer give, or stands beside a path without layers.
-        Parts of one value are what two layers would give, and neither is without.
+        The factor is repeated, weighs what copies of a layer give, or stands beside a path without
+        layers. Parts of one value are what two layers would give, and neither is without. A layer
+        whose values are as many as the product's, and are added up behind it, makes no gate.
         """
         flow = self._flow
+        makers = {*flow.layers(factor)} - {*flow.layers(path)}
         if flow[one].size < flow[two].size:
-            return False
+            return set()
         # What a loop carries comes from its layers, and kept leaves may be one.
         if any(flow[each].starts_as_zeros or flow[each].kept for each in path):
-            return False
+            return set()
         if product.name == "dot_general":
             if flow[two].size >= flow[one].size or _free_axes(product, two, flow):
-                return False
+                return set()
             summed = product.options["dimension_numbers"][0][product.preds.index(one)]
             of_kernel, free = self.copies.of_kernel(one), _free_axes(product, one, flow)
-            return of_kernel.issuperset(summed) and (not summed or not of_kernel.isdisjoint(free))
+            weighs = of_kernel.issuperset(summed) and (not summed or not of_kernel.isdisjoint(free))
+            return makers if weighs else set()
         full, repeated = map(self._size_before_repeat, (one, two))
+        if product.name != "mul" or full < repeated:
+            return set()
         are_parts = self._splits(path) and self._splits(factor)
-        plain = not flow.layers(path) and two not in flow.normalized and not are_parts
-        return full >= repeated and (full == product.size > repeated or plain)
+        if not flow.layers(path) and two not in flow.normalized and not are_parts:
+            return makers
+        is_repeated = full == product.size > repeated
+        return {at for at in makers if is_repeated and flow[at].size < product.size}
 
-    def _bypasses(self, layer: int, factor: int, branch: Residual) -> bool:
-        """Whether a layer reaches the sum by another way than a factor, choices aside."""
-        todo, seen = [layer] if layer != factor else [], {layer, factor}
+    def _bypasses(self, layer: int, factors: set[int], region: set[int], end: int) -> bool:
+        """Whether a layer reaches a sum by another way than factors, choices aside."""
+        todo, seen = [layer][layer in factors :], {layer, *factors}
         while todo:
             for user in self._flow.users[todo.pop()]:
-                if user == branch.sum:
+                if user == end:
                     return True
                 is_choice = not jnp.issubdtype(self._flow[user].dtype, jnp.inexact)
-                if user in branch.region and user not in seen and not is_choice:
+                if user in region and user not in seen and not is_choice:
                     seen.add(user)
                     todo.append(user)
         return False

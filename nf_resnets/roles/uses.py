@@ -125,6 +125,8 @@ def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind
         return _kind_in_layer(node, at, derived, view)
     if view.rooted:
         return Kind.STATISTIC
+    if node.name == "gather" and at == 0 and sum(n > 1 for n in node.options["slice_sizes"]) > 1:
+        return Kind.OPAQUE  # kernels that are chosen by data
     if node.name in ("gather", "dynamic_slice", "take") and at == 0:
         return Kind.EMBEDDING
     is_scalar = view.size == 1 and view.exact
@@ -159,7 +161,7 @@ def _kind_in_layer(node: Node, at: int, derived: Derived, view: View) -> Kind:
         if not view.exact:
             return Kind.OPAQUE
         return Kind.WEIGHT_GAIN if view.size > 1 else Kind.MULTIPLIER
-    return Kind.WEIGHT if view.exact else Kind.OPAQUE
+    return Kind.WEIGHT if view.exact and view.vanishes else Kind.OPAQUE
 
 
 def _divides_by_leaf(flow: Flow, node: Node) -> bool:

@@ -81,6 +81,8 @@ class _Check:
         given, treedef = jax.tree.flatten(params)
         self.floats = [at for at, value in enumerate(given) if _is_float(value)]
         self.random = np.random.default_rng(0)
+        tables = [leaf.shape[-2] for leaf in self.leaves if leaf.role is Role.EMBEDDING]
+        self.num_tokens = min(tables, default=2)
         self.inputs = jax.tree.map(self._input, tuple(inputs))
         self.tries = _TRIES if any(map(_is_key, jax.tree.leaves(self.inputs))) else 1
         self.drawn = [self._draw(leaf, v) for leaf, v in zip(self.leaves, given, strict=True)]
@@ -125,7 +127,7 @@ class _Check:
             return np.asarray(self.random.normal(size=np.shape(value)), dtype)
         if concrete and np.unique(np.asarray(value)).size > 1:
             return value
-        return np.asarray(self.random.integers(0, 2, np.shape(value)), dtype)
+        return np.asarray(self.random.integers(0, self.num_tokens, np.shape(value)), dtype)
 
     def _draw(self, leaf: Leaf, given: Any) -> Any:
         """A value of a leaf that hides nothing behind zeros."""

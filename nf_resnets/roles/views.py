@@ -23,6 +23,7 @@ MOVES = frozenset({
     "stack", "transpose",
 })  # fmt: skip
 """Steps that move numbers and compute none."""
+NOT_ZERO_AT_ZERO = ("exp", "logistic", "rsqrt", "cos", "log", "pow")
 _LINEAR = MOVES | {"dot_general", "gather", "mul", "neg", "reduce_sum"}
 
 
@@ -55,6 +56,7 @@ class View:
     contracted: bool = False  # whether it was multiplied with another leaf, as a low-rank factor is
     exact: bool = True  # whether its axes could be followed
     linear: bool = True  # whether it was moved and multiplied alone, and no other function taken
+    vanishes: bool = True  # whether the value is 0 where the leaf is, its roots aside
     normalized: bool = False  # whether it was divided by its own length or deviation
     scale: float = 1.0  # the constant by which it was multiplied
 
@@ -165,6 +167,7 @@ def _merge(one: View, two: View) -> View:
     return dataclasses.replace(
         max(one, two, key=lambda view: view.size),
         exact=one.exact and two.exact and not unlike,
+        vanishes=all(view.vanishes or view.rooted for view in (one, two)),
         normalized=one.rooted != two.rooted or one.normalized or two.normalized,
         rooted=one.rooted and two.rooted,
     )
@@ -228,6 +231,7 @@ def _move(
         axes=tuple(map(_none, shape)) if axes is None else axes,
         exact=exact,
         rooted=view.rooted or name in ("sqrt", "rsqrt"),
+        vanishes=view.vanishes and name not in NOT_ZERO_AT_ZERO,
         linear=view.linear and (name in _LINEAR or (name == "div" and at == 0)),
         scale=_scale(name, args, at, view.scale),
     )

@@ -1354,3 +1354,133 @@ def complex_weights():
         return jax.nn.relu((x @ (p["re"] + 1j * p["im"])).real) @ p["head"]
 
     return Case(network, params, (f(2, 8),), roles={"stem": "in re im", "head": "head"})
+
+
+@case
+def weighed_paths():
+    """Shares weigh two layers one by one, so that each share passes the product of the other."""
+
+    def body(p, x):
+        shares = jax.nn.softmax(x.mean((1, 2)) @ p["router"])[:, None, None]
+        y = shares[..., :1] * conv(x, p["k3"]) + shares[..., 1:] * conv(x, p["k5"])
+        return x + conv(jax.nn.relu(y), p["out"])
+
+    layers = {"k3": f(3, 3, 16, 16), "k5": f(5, 5, 16, 16), "router": f(16, 2)}
+    return on_images(
+        body, lambda: layers | {"out": f(1, 1, 16, 16)}, branches="#k3,#k5 #out",
+        roles={"keep": "l0/router"},
+    )  # fmt: skip
+
+
+@case
+def experts_apart():
+    """Summands that a router weighs; it makes no one branch of them."""
+
+    def body(p, x):
+        shares = jax.nn.softmax(x @ p["router"])
+        return x + shares[..., :1] * feed(p["e0"], x) + shares[..., 1:] * feed(p["e1"], x)
+
+    layers = {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()}
+    return on_tokens(
+        body, lambda: layers, 2, branches="#e0/up #e0/down;#e1/up #e1/down",
+        roles={"keep": "l0/router"},
+    )  # fmt: skip
+
+
+@case
+def products_added_up():
+    """What keys and values give is added up over the tokens, and is no gate of the queries."""
+
+    def body(p, x):
+        q, k, v = (x @ p[name] for name in "qkv")
+        return x + (q * (jnp.tanh(k) * v).sum(1, keepdims=True)) @ p["o"]
+
+    return on_tokens(body, attention_params, 1, branches="#q,#k,#v #o")
+
+
+@case
+def table_behind_an_exponential():
+    """Its zeros are not those of the layer."""
+
+    def body(p, x):
+        weights = jnp.exp(p["table"])
+        return x + jnp.einsum("ts,bsd->btd", weights, jnp.tanh(x @ p["v"])) @ p["o"]
+
+    layers = {"table": f(12, 12), "v": f(D, D), "o": f(D, D)}
+    return on_tokens(
+        body, lambda: layers, 1, branches="#v #o", doubt="'l0/table'.*expected keep=",
+        options={"keep": "table"},
+    )  # fmt: skip
+
+
+@case
+def shortcut_of_largest_values():
+    def skip(p, x):
+        window = (1, 2, 2, 1)
+        return conv(lax.reduce_window(x, -jnp.inf, lax.max, window, window, "VALID"), p["sc"])
+
+    return bottleneck(skip=skip)
+
+
+@case
+def kernels_made_of_data():
+    def body(p, x):
+        kernels = jnp.einsum("be,ehwio->bhwio", jax.nn.sigmoid(x.mean((1, 2)) @ p["r"]), p["w"])
+        mixed = jax.vmap(lambda x, w: conv(x[None], w)[0])(x, kernels)
+        return x + conv(jax.nn.relu(mixed), p["out"])
+
+    layers = {"r": f(16, 4), "w": f(4, 3, 3, 16, 16), "out": f(1, 1, 16, 16)}
+    return on_images(
+        body, lambda: layers, branches="#out", doubt="made by 'l0/r', 'l0/w'; expected keep=",
+        options={"keep": "/[rw]$"},
+    )  # fmt: skip
+
+
+@case
+def kernels_chosen_by_data():
+    def body(p, x):
+        chosen = (x[:, 0, 0] > 0).astype(int)
+        return x + jnp.einsum("btd,bde->bte", jnp.tanh(x @ p["w1"]), p["w2"][chosen])
+
+    layers = {"w1": f(D, D), "w2": f(2, D, D)}
+    return on_tokens(body, lambda: layers, 1, branches="", doubt="'l0/w2' .*expected keep=")
+
+
+@case
+def ends_in_two_layers():
+    """No layer at the end makes the branch zero alone, though the first one does."""
+
+    def body(p, x):
+        h = jax.nn.relu(conv(x, p["in"]))
+        return x + jnp.concatenate([conv(h, p["a"]), conv(h, p["b"])], -1)
+
+    layers = {"in": f(1, 1, 16, 4), "a": f(1, 1, 4, 8), "b": f(3, 3, 4, 8)}
+    return on_images(body, lambda: layers, doubt="no single layer.*'l0/b'.*keep=")
+
+
+@case
+def chosen_tokens():
+    """A branch of some tokens is added where they were."""
+
+    def body(p, x):
+        _, chosen = lax.top_k(jnp.square(x).sum(-1), 4)
+        y = feed(p, jnp.take_along_axis(x, chosen[..., None], 1))
+        return x.at[jnp.arange(2)[:, None], chosen].add(y)
+
+    return on_tokens(body, feed_params, 2, branches="#up #down")
+
+
+@case
+def mixed_streams():
+    """A layer of another order of axes keeps the shape of the stream, too."""
+
+    def body(p, x):
+        h = jnp.stack([x, x], 2)
+        mixed = jnp.einsum("btnd,nm->btmd", h, p["mix"])
+        return (mixed + feed(p, h)).sum(2)
+
+    return on_tokens(
+        body, lambda: feed_params() | {"mix": f(2, 2)}, 1, branches="#up #down",
+        doubt="'l0/mix'.*projections=", options={"projections": True},
+        roles={"shortcut": "l0/mix"},
+    )  # fmt: skip
