@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from nf_resnets.norm_free.rewriting import RESULT, Edits, Part, Places, run
 from nf_resnets.roles.flow import NONE, Flow
-from nf_resnets.roles.graph import trace
+from nf_resnets.roles.reading import Reading
 from nf_resnets.roles.residual import Residual, Residuals
 from nf_resnets.roles.running import Path
 
@@ -65,7 +65,7 @@ def observe(
       network: ``network(params, *inputs)``, the forward pass, of any library.
       params: its parameters.
       *inputs: arrays, or trees of them.
-      **answers: ``nested=``, ``projections=`` and ``parts=`` of :func:`nf_resnets.roles.read`.
+      **answers: ``nested=`` and others of :func:`nf_resnets.roles.read`.
 
     Returns:
       What the network returns, and :class:`Activations` for each branch ``k = 1..L``, in the order
@@ -119,9 +119,9 @@ class _Watched:
     def __init__(
         self, network: Network, params: Any, inputs: Sequence[Any], **answers: Any
     ) -> None:
-        self._trace = traced = trace(network, params, *inputs)
-        self._flow = flow = Flow(traced)
-        residuals = Residuals(traced, flow, **answers)
+        reading = Reading(network, params, inputs, **answers)
+        self._trace, self._flow, residuals = reading.trace, reading.flow, reading.residuals
+        traced, flow = self._trace, self._flow
         if residuals.doubts:
             raise ValueError(residuals.doubts[0])
         if not residuals.branches:
@@ -129,7 +129,7 @@ class _Watched:
         leaves = jax.tree.leaves(params)
         self._args = [leaves[at] for at in traced.positions] + jax.tree.leaves(inputs)
         self._branches = residuals.branches
-        self._places = Places(traced, flow)
+        self._places = Places(traced)
         self._recorded: _Operands = collections.defaultdict(lambda: collections.defaultdict(list))
         self._shifted: _Operands = collections.defaultdict(lambda: collections.defaultdict(list))
         self.shifts: dict[tuple[str, str], jax.Array] = {}

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from nf_resnets.roles import running
 from nf_resnets.roles.flow import Flow
 from nf_resnets.roles.graph import LINEAR, Loops, Trace, trace
-from nf_resnets.roles.running import ENTERED, Path
-from nf_resnets.roles.views import MOVES, View
+from nf_resnets.roles.running import Path
+from nf_resnets.roles.views import View
 
 Measure = Callable[..., tuple[jax.Array, jax.Array]]
 """``measure(equation, args, place, *more)`` gives the result of a step with the leaf set, and the
@@ -91,11 +91,6 @@ def measured_pass(
 def _places(traced: Trace, leaves: Collection[str]) -> dict[Path, Place]:
     """The steps that leaves take part in, by path."""
     flow = Flow(traced)
-    paths: dict[int, Path] = {}  # of each node the equation, no call, that gives it
-    for path, (equation, _, results) in traced.graph.equations.items():
-        for result in results if equation.primitive.name not in ENTERED else ():
-            if isinstance(result, int):
-                paths.setdefault(result, _whole(traced, path, result))
     places: dict[Path, Place] = {}
     for node in flow.nodes:
         if node.name not in (*LINEAR, "add") or len(node.preds) != 1:
@@ -103,23 +98,15 @@ def _places(traced: Trace, leaves: Collection[str]) -> dict[Path, Place]:
         for operand, use in node.uses:
             view = max(use.views, key=lambda view: view.size, default=None)
             if view is not None and traced.paths[view.leaf] in leaves:
-                places[paths[node.id]] = Place(view.leaf, view, operand, node.loops)
+                path = traced.graph.whole(node.paths[0])
+                out = traced.graph.equations[path][2][0]
+                # A choice by platform stays whole, if it gives what the step does.
+                if flow.behind_moves(out) == node.id:
+                    places[path] = Place(view.leaf, view, operand, node.loops)
     idle = set(leaves) - {traced.paths[place.leaf] for place in places.values()}
     if idle:
         raise ValueError(f"leaf {min(idle)!r} meets the data in no layer or sum; expected one.")
     return places
-
-
-def _whole(traced: Trace, path: Path, node: int) -> Path:
-    """The call around a step that stays whole, as a choice by platform, or the step itself."""
-    for end in range(1, len(path)):
-        equation, _, results = traced.graph.equations[path[:end]]
-        if equation.primitive.name not in ENTERED:
-            at = results[0]
-            while isinstance(at, int) and at != node and traced.graph.nodes[at].name in MOVES:
-                at = traced.graph.nodes[at].preds[0]
-            return path[:end] if at == node else ()
-    return path
 
 
 def _joined(

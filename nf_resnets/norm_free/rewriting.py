@@ -6,7 +6,6 @@ named by its path (see :mod:`nf_resnets.roles.running`).
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -16,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets.roles import running
-from nf_resnets.roles.flow import Flow
 from nf_resnets.roles.graph import Loops, Trace
-from nf_resnets.roles.running import CUSTOM, ENTERED, LOOPS, Path, called
+from nf_resnets.roles.running import CUSTOM, ENTERED, Path
 
 RESULT = -1
 NEUTRAL = {"mul": 1.0, "div": 1.0, "add": 0.0, "sub": 0.0, "add_any": 0.0}
@@ -69,40 +67,33 @@ class Edits:
 class Places:
     """Which operands of which equations nodes and edges are."""
 
-    def __init__(self, traced: Trace, flow: Flow) -> None:
-        self._traced, self._equations = traced, traced.graph.equations
-        self._paths: dict[int, list[Path]] = collections.defaultdict(list)
-        for path, (equation, _, results) in self._equations.items():
-            is_call = called(equation) is not None or equation.primitive.name in LOOPS
-            for result in [] if is_call else results:
-                if isinstance(result, int) and result in flow.above:
-                    self._paths[result].append(path)
+    def __init__(self, traced: Trace) -> None:
+        self._graph = traced.graph
 
     def of_operand(self, node: int, at: int, what: str) -> Iterable[tuple[Path, int]]:
         """The operands at a position of a step."""
-        for path in self._paths[node]:
+        for path in self._graph.nodes[node].paths:
             self._refuse_closed(path, what)
             yield path, at
 
     def of_statistic(self, node: int, value: int, what: str) -> Iterable[tuple[Path, int]]:
         """The operands in which a step takes a value."""
-        for path in self._paths[node]:
+        for path in self._graph.nodes[node].paths:
             self._refuse_closed(path, what)
             yield from ((path, at) for at in self._positions(path, value))
 
     def of_result(self, value: int) -> Path:
         """The equation whose result a value is."""
-        path = self._paths[value][0]
+        path = self._graph.nodes[value].paths[0]
         self._refuse_closed(path, f"the sum {list(self._shape(value))}")
         return path
 
     def of_edge(self, value: int, step: int) -> set[tuple[Path, int]]:
         """The operands in which a step takes a value, before a call that must stay whole."""
         places = set()
-        for path in self._paths[step]:
-            calls = [path[:end] for end in range(1, len(path))]
-            takes = (c for c in calls if self._is_whole(c) and self._positions(c, value))
-            whole = next(takes, path)
+        for path in self._graph.nodes[step].paths:
+            whole = self._graph.whole(path, {*ENTERED} - {*CUSTOM})
+            whole = whole if self._positions(whole, value) else path
             self._refuse_closed(whole, f"a branch, between {list(self._shape(value))} values,")
             places |= {(whole, at) for at in self._positions(whole, value)}
         if not places:
@@ -113,24 +104,19 @@ class Places:
         return places
 
     def _shape(self, value: int) -> tuple[int, ...]:
-        return self._traced.graph.nodes[value].shape
-
-    def _is_whole(self, path: Path) -> bool:
-        name = self._equations[path][0].primitive.name
-        return name in CUSTOM or name not in ENTERED
+        return self._graph.nodes[value].shape
 
     def _positions(self, path: Path, value: int) -> list[int]:
-        args = self._equations[path][1]
+        args = self._graph.equations[path][1]
         return [at for at, arg in enumerate(args) if isinstance(arg, int) and arg == value]
 
     def _refuse_closed(self, path: Path, what: str) -> None:
-        for end in range(1, len(path)):
-            name = self._equations[path[:end]][0].primitive.name
-            if name not in ENTERED:
-                raise ValueError(
-                    f"{what} is in a {name}; expected it in plain code, jax.jit, jax.checkpoint or "
-                    "jax.lax.scan."
-                )
+        whole = self._graph.whole(path)
+        if whole != path:
+            raise ValueError(
+                f"{what} is in a {self._graph.equations[whole][0].primitive.name}; expected it in "
+                "plain code, jax.jit, jax.checkpoint or jax.lax.scan."
+            )
 
 
 def run(

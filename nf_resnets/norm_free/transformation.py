@@ -26,7 +26,6 @@ from nf_resnets.norm_free.insertion import Insertion
 from nf_resnets.norm_free.norms import Norm, norms_of
 from nf_resnets.norm_free.rewriting import Edits, Part, Places, run
 from nf_resnets.roles import Leaf, Role, RoleMap
-from nf_resnets.roles.graph import trace
 from nf_resnets.roles.reading import Reading
 from nf_resnets.roles.running import Path
 from nf_resnets.roles.uses import Use
@@ -85,7 +84,7 @@ def norm_free(
         next to a norm without any. Those stay in any case that no layer follows, as in
         L2-normalized embeddings, and those of the inputs themselves; ``""`` keeps not even them.
       key: a JAX PRNG key to draw the weights afresh; without it they are rescaled.
-      **answers: ``nested=``, ``projections=`` and ``parts=`` of :func:`nf_resnets.roles.read`.
+      **answers: ``nested=`` and others of :func:`nf_resnets.roles.read`.
 
     Returns:
       The :class:`NormFree` network, initialised.
@@ -112,7 +111,7 @@ def norm_free(
     """
     chosen = schemes.get(scheme)
     _refuse_scheme(chosen)
-    reading = Reading(trace(network, params, *inputs), **answers)
+    reading = Reading(network, params, inputs, **answers)
     reading.role_map(params).check_depth(depth)
     treedef: Any = jax.tree.structure(params)
     leaves = jax.tree.leaves(params)
@@ -123,8 +122,8 @@ def norm_free(
     def apply(params: Any, *inputs: Any) -> Any:
         given = treedef.flatten_up_to(params["network"])
         given = [shapes[at] if at in first.gone else leaf for at, leaf in enumerate(given)]
-        traced = trace(network, treedef.unflatten(given), *inputs)
-        now = _Plan(Reading(traced, **answers), chosen, keep)
+        reading = Reading(network, treedef.unflatten(given), inputs, **answers)
+        traced, now = reading.trace, _Plan(reading, chosen, keep)
         if now.expected != first.expected:
             raise ValueError(
                 f"for these inputs the network has the parts {_differing(now, first)}; expected "
@@ -163,7 +162,7 @@ class _Plan:
         replaced = {key for norm in self.removed for key in norm.leaves}
         insertion = Insertion(reading, scheme.anatomy, replaced)
         self.parts = insertion.parts
-        places = Places(traced, flow)
+        places = Places(traced)
         numbers: dict[Path, dict[int, float]] = collections.defaultdict(dict)
         for norm in self.removed:
             what = f"the norm {norm.name!r}"
@@ -250,7 +249,7 @@ def _differing(one: _Plan, two: _Plan) -> list[str]:
 
 def _checked(apply: Any, new: Any, inputs: Any, plan: _Plan, answers: Any) -> RoleMap:
     """The roles of the new network, if it is what it is meant to be."""
-    reading = Reading(trace(apply, new, *inputs), **answers)
+    reading = Reading(apply, new, inputs, **answers)
     traced, flow = reading.trace, reading.flow
     left = [flow[at] for at in sorted(flow.normalized)]
     if len(left) > plan.num_kept:

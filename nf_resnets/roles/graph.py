@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from nf_resnets.roles.leaf import is_numeric, path_name
-from nf_resnets.roles.running import Path, called, enter, walk, whole_operands
+from nf_resnets.roles.running import ENTERED, Path, called, enter, walk, whole_operands
 from nf_resnets.roles.views import Constant, Derived, derive
 
 Loops = tuple[tuple[Path, int], ...]
@@ -54,6 +55,7 @@ class Node:
     # whether it is carried by a loop, of which it begins as a constant
     starts_as_zeros: bool = False
     kept: bool = False  # whether its leaves count as no layer
+    paths: list[Path] = dataclasses.field(default_factory=list)  # of the equations that give it
 
     @property
     def is_layer(self) -> bool:
@@ -93,6 +95,12 @@ class Graph:
         self.nodes.append(Node(at, name, tuple(preds), shape, aval.dtype, loops, **fields))
         return at
 
+    def whole(self, path: Path, entered: Collection[str] = ENTERED) -> Path:
+        """The outermost call around an equation that is not entered, or the equation itself."""
+        calls = (path[:end] for end in range(1, len(path)))
+        names = ((call, self.equations[call][0].primitive.name) for call in calls)
+        return next((call for call, name in names if name not in entered), path)
+
     def in_turn(self, loops: tuple[tuple[Path, T], ...]) -> tuple[tuple[Path, T], ...]:
         """The loops of which each turn goes on from the one before, with what stands beside."""
         return tuple(each for each in loops if each[0] not in self.side_by_side)
@@ -131,7 +139,10 @@ class Graph:
             return self.walk(program, args, loops, path)
         outputs = range(len(equation.outvars))
         if any(isinstance(arg, int) for arg in args):
-            return [self._node(equation, which, args, loops) for which in outputs]
+            made = [self._node(equation, which, args, loops) for which in outputs]
+            for at in {*made}:
+                self.nodes[at].paths.append(path)
+            return made
         if any(isinstance(arg, Derived) for arg in args):
             return [derive(equation, which, args, loops) for which in outputs]
         rooted = name in ("sqrt", "rsqrt") or any(arg.rooted for arg in args)
@@ -271,8 +282,13 @@ class Trace:
     result: Any  # the tree that the network returns, of shapes
 
 
-def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
-    """Traces ``network(params, *inputs)``, of arrays or shapes; nothing is computed."""
+def trace(
+    network: Callable[..., Any], params: Any, *inputs: Any, streams: str | None = None
+) -> Trace:
+    """Traces ``network(params, *inputs)``, of arrays or shapes; nothing is computed.
+
+    The leaves whose paths ``streams`` matches are data, as the inputs are.
+    """
     flat, treedef = jax.tree_util.tree_flatten_with_path(params)
     positions = tuple(at for at, (_, leaf) in enumerate(flat) if is_numeric(leaf))
     leaves = [flat[at][1] for at in positions]
@@ -286,12 +302,29 @@ def trace(network: Callable[..., Any], params: Any, *inputs: Any) -> Trace:
 
     closed, result = jax.make_jaxpr(call, return_shape=True)(shapes, inputs)
     graph = Graph()
-    given: list[Any] = [Derived.of_leaf(at, each.shape) for at, each in enumerate(shapes)]
+    paths = tuple(path_name(flat[at][0]) for at in positions)
+    data = matching(paths, "streams", streams)
+    given: list[Any] = [
+        graph.add("input", (), each, ()) if at in data else Derived.of_leaf(at, each.shape)
+        for at, each in enumerate(shapes)
+    ]
     for var in closed.jaxpr.invars[len(shapes) :]:
         key = jnp.issubdtype(var.aval.dtype, jax.dtypes.prng_key)
         given.append(Constant() if key else graph.add("input", (), var.aval, ()))
     out = graph.walk(closed, given)
     outputs = tuple(each for each in out if isinstance(each, int))
-    paths = tuple(path_name(flat[at][0]) for at in positions)
     sizes = tuple(tuple(each.shape) for each in shapes)
     return Trace(graph, outputs, paths, sizes, positions, closed, result)
+
+
+def matching(paths: Sequence[str], name: str, pattern: str | None) -> set[int]:
+    """The leaves whose paths an argument matches, one or more."""
+    if pattern is None:
+        return set()
+    found = {at for at, path in enumerate(paths) if re.search(pattern, path)}
+    if not found:
+        raise ValueError(
+            f"{name}={pattern!r} matches no leaf; expected one of paths like "
+            f"{', '.join(map(repr, paths[:3]))}."
+        )
+    return found

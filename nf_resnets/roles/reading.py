@@ -5,14 +5,13 @@ from __future__ import annotations
 import collections
 import math
 import os
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
 
 from nf_resnets.roles.flow import Factor, Flow
-from nf_resnets.roles.graph import Trace, trace
+from nf_resnets.roles.graph import matching, trace
 from nf_resnets.roles.leaf import Branch, Leaf, Role, path_name
 from nf_resnets.roles.residual import Nested, Residuals
 from nf_resnets.roles.role_map import RoleMap
@@ -27,7 +26,6 @@ _ROLES = {
 }
 _OF_NORM = (Kind.NORM_SCALE, Kind.NORM_SHIFT, Kind.STATISTIC)
 _IN_BRANCH = (Place.BRANCH, Place.SHORTCUT, Place.SUM)
-_MOST_SHOWN = 3
 
 
 def read(
@@ -39,6 +37,7 @@ def read(
     parts: bool | None = None,
     alpha: bool = False,
     keep: str | None = None,
+    streams: str | None = None,
 ) -> RoleMap:
     r"""Reads the role of every leaf off what a network computes.
 
@@ -61,6 +60,8 @@ def read(
         not Fixup's multiplier, which computes the same.
       keep: a regular expression for the paths of leaves that no scheme is to touch; a layer of such
         leaves counts as none.
+      streams: a regular expression for the paths of leaves that count as data, as latents and class
+        tokens, in which streams begin.
 
     Returns:
       The :class:`RoleMap`, which every initialiser takes as ``rules=``; ``print`` shows it.
@@ -82,11 +83,12 @@ def read(
         2: 'block_2/up', 'block_2/down'
     """
     answers: dict[str, Any] = {"nested": nested, "projections": projections, "parts": parts}
-    return Reading(trace(network, params, *inputs), keep=keep, **answers).role_map(params, alpha)
+    answers |= {"keep": keep, "streams": streams}
+    return Reading(network, params, inputs, **answers).role_map(params, alpha)
 
 
 class Reading:
-    """What is read off a traced network, step by step.
+    """What is read off a network, step by step; ``answers`` are those of :func:`read`.
 
     Attributes:
       trace: the network's graph.
@@ -95,19 +97,31 @@ class Reading:
       uses: those of each leaf.
     """
 
-    def __init__(self, trace: Trace, *, keep: str | None = None, **answers: Any) -> None:
-        self.trace, self.kept = trace, _kept(trace, keep)
-        for node in trace.graph.nodes:
+    def __init__(
+        self,
+        network: Callable[..., Any],
+        params: Any,
+        inputs: Sequence[Any],
+        *,
+        keep: str | None = None,
+        streams: str | None = None,
+        **answers: Any,
+    ) -> None:
+        self.trace = traced = trace(network, params, *inputs, streams=streams)
+        self.kept = matching(traced.paths, "keep", keep)
+        for node in traced.graph.nodes:
             views = [view for _, use in node.uses for view in use.views]
             node.kept = bool(views) and all(view.leaf in self.kept for view in views)
-        self.flow = Flow(trace)
-        self.residuals = Residuals(trace, self.flow, **answers)
-        self.uses = uses_of(trace, self.flow, self.residuals)
+        self.flow = Flow(traced)
+        self.residuals = Residuals(traced, self.flow, **answers)
+        self.uses = uses_of(traced, self.flow, self.residuals)
 
     def role_map(self, params: Any, alpha: bool = False) -> RoleMap:
         """The roles of the tree that was traced, as :func:`read` gives them."""
         reader = _Reader(self, alpha)
-        doubts = self.residuals.doubts + reader.doubts
+        # A stream that was missed may be the reason of all others.
+        doubts = reader.doubts + self.residuals.doubts
+        doubts.sort(key=lambda doubt: "streams=" not in doubt)
         if doubts:
             more = f" ({len(doubts) - 1} more doubts follow.)" if doubts[1:] else ""
             raise ValueError(doubts[0] + more)
@@ -120,18 +134,6 @@ class Reading:
         paths = tuple(path for path, _ in flat)
         branches = _branches(self.residuals, leaves, reader.normalized())
         return RoleMap(tuple(leaves), branches, None, treedef, paths, tuple(beside))
-
-
-def _kept(traced: Trace, keep: str | None) -> set[int]:
-    if keep is None:
-        return set()
-    kept = {at for at, path in enumerate(traced.paths) if re.search(keep, path)}
-    if not kept:
-        raise ValueError(
-            f"keep={keep!r} matches no leaf; expected one of paths like "
-            f"{', '.join(map(repr, traced.paths[:_MOST_SHOWN]))}."
-        )
-    return kept
 
 
 class _Reader:
@@ -327,7 +329,17 @@ class _Reader:
             self._doubt(
                 at,
                 "meets the data in a product of leaves, as a factor of a weight or the begin of a "
-                f"stream; expected keep= to match {', '.join(paths)}",
+                f"stream; expected keep= to match {', '.join(paths)}, or streams= that in which a "
+                "stream begins",
+            )
+        ends = [use.node for use in uses if use.kind is Kind.BIAS]
+        begins = [use.node for use in uses if use.kind not in (Kind.BIAS, *_OF_NORM)]
+        ways = [self._flow.between(begin, end) for begin in begins for end in ends if begin < end]
+        if main.kind not in (Kind.WEIGHT, Kind.EMBEDDING) and any(map(self._flow.layers, ways)):
+            self._doubt(
+                at,
+                "is added to what layers make of it; expected streams= to match it if a stream "
+                "begins there, or keep=",
             )
         places = {use.place for use in uses if use.kind is Kind.WEIGHT}
         if len(places) > 1 and not self._is_table(at):

@@ -1484,3 +1484,42 @@ def mixed_streams():
         doubt="'l0/mix'.*projections=", options={"projections": True},
         roles={"shortcut": "l0/mix"},
     )  # fmt: skip
+
+
+def begins_as_a_leaf(layers, body, branches, doubt):
+    """A stream of a leaf's takes what a stream of the input gives."""
+    params = {"in": f(8, D), "begin": f(1, 3, D), **blocks(lambda: layers, 2), "head": f(D, 10)}
+
+    def network(p, x):
+        x, z = x @ p["in"], jnp.broadcast_to(p["begin"], (2, 3, D))
+        for layer in (p["l0"], p["l1"]):
+            z = body(layer, z, x)
+        return z.mean(1) @ p["head"]
+
+    return Case(
+        network, params, (f(2, 12, 8),), each(branches, 2), {"stem": "in", "head": "head"},
+        doubt=doubt, options={"streams": "begin"},
+    )  # fmt: skip
+
+
+@case
+def latents():
+    def body(p, z, x):
+        z = z + attend(p, z, x, causal=False)
+        return z + feed(p, z)
+
+    layers = attention_params() | feed_params()
+    branches = "#q,#k,#v #o;#up #down"
+    return begins_as_a_leaf(layers, body, branches, "'begin'.*'l0/q'.*, or streams=")
+
+
+@case
+def tokens_of_a_class():
+    """They are joined to the others, so that no product is of leaves alone."""
+
+    def body(p, z, x):
+        joined = jnp.concatenate([z, x], 1)
+        return z + p["scale"] * attend(p, joined, causal=False)[:, :3]
+
+    layers = attention_params() | {"scale": f(D)}
+    return begins_as_a_leaf(layers, body, "#q,#k,#v #o", "'begin'.*expected streams=")
