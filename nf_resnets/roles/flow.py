@@ -9,7 +9,8 @@ from __future__ import annotations
 import collections
 import functools
 import heapq
-from collections.abc import Iterable, Set
+import itertools
+from collections.abc import Iterable, Iterator, Set
 
 import numpy as np
 
@@ -103,14 +104,11 @@ class Flow:
 
     def follows_norm(self, at: int) -> bool:
         """Whether a value is normalized, but for shifts and scales by leaves."""
-        for _ in range(12):
-            node = self[at]
-            if at in self.normalized:
+        for node in self.back(at):
+            if node.id in self.normalized:
                 return True
-            passes = node.name in MOVES or (node.name in ("mul", "add") and node.uses)
-            if not passes or len(node.preds) != 1:
+            if node.name not in MOVES and not (node.name in ("mul", "add") and node.uses):
                 return False
-            at = node.preds[0]
         return False
 
     def fork(self, skip: int, branch: int) -> int | None:
@@ -151,15 +149,23 @@ class Flow:
 
     def behind_moves(self, at: int, moves: Set[str] = MOVES) -> int:
         """What a value was before it was moved."""
-        while self[at].name in moves and len(self[at].preds) == 1:
-            at = self[at].preds[0]
+        for node in self.back(at):
+            at = node.id
+            if node.name not in moves:
+                break
         return at
+
+    def back(self, at: int) -> Iterator[Node]:
+        """A value and those before it, as long as each is made of one."""
+        yield self[at]
+        while len(self[at].preds) == 1:
+            at = self[at].preds[0]
+            yield self[at]
 
     def layer_before(self, at: int) -> int:
         """The layer whose output a value is, moved and shifted, or where its one way back ends."""
-        while at != NONE and not self[at].is_layer and len(self[at].preds) == 1:
-            at = self[at].preds[0]
-        return at
+        way = [*self.back(at)]
+        return next((node for node in way if node.is_layer), way[-1]).id
 
     def is_linear(self, region: Iterable[int]) -> bool:
         """Whether a region is a linear map of what enters it, norms aside."""
@@ -173,11 +179,8 @@ class Flow:
 
     def is_private(self, at: int, end: int) -> bool:
         """Whether nothing but ``end`` uses a node and those on its way back to ``end``."""
-        while len(self.users[at]) == 1:
-            if at == end:
-                return True
-            at = self[at].preds[0]
-        return False
+        way = itertools.takewhile(lambda node: len(self.users[node.id]) == 1, self.back(at))
+        return any(node.id == end for node in way)
 
     def unscaled(self, at: int, until: int = NONE) -> tuple[int, Factor, bool]:
         """Follows a value back through constant factors, multipliers and casts.
@@ -186,9 +189,9 @@ class Flow:
         """
         factor: Factor = 1.0
         by_leaf = False
-        while at != until:
-            node = self[at]
-            if len(node.preds) != 1:
+        for node in self.back(at):
+            at = node.id
+            if at == until or len(node.preds) != 1:
                 break
             if node.name in ("mul", "div"):
                 if node.uses:
@@ -200,7 +203,6 @@ class Flow:
                 factor = times(factor, -1.0)
             elif node.name not in ("convert_element_type", "copy", "name", "optimization_barrier"):
                 break
-            at = node.preds[0]
         return at, factor, by_leaf
 
     def scale_after(self, at: int) -> Factor:

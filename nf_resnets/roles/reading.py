@@ -115,37 +115,9 @@ class Reading:
         self.flow = Flow(traced)
         self.residuals = Residuals(traced, self.flow, **answers)
         self.uses = uses_of(traced, self.flow, self.residuals)
-
-    def role_map(self, params: Any, alpha: bool = False) -> RoleMap:
-        """The roles of the tree that was traced, as :func:`read` gives them."""
-        reader = _Reader(self, alpha)
-        # A stream that was missed may be the reason of all others.
-        doubts = reader.doubts + self.residuals.doubts
-        doubts.sort(key=lambda doubt: "streams=" not in doubt)
-        if doubts:
-            more = f" ({len(doubts) - 1} more doubts follow.)" if doubts[1:] else ""
-            raise ValueError(doubts[0] + more)
-        flat, treedef = jax.tree_util.tree_flatten_with_path(params)
-        leaves = [Leaf(path_name(path), Role.KEEP) for path, _ in flat]
-        beside: list[tuple[int, ...]] = [()] * len(leaves)
-        places = self.trace.positions
-        for at, leaf, numbers in zip(places, reader.leaves, reader.beside, strict=True):
-            leaves[at], beside[at] = leaf, numbers
-        paths = tuple(path for path, _ in flat)
-        branches = _branches(self.residuals, leaves, reader.normalized())
-        return RoleMap(tuple(leaves), branches, None, treedef, paths, tuple(beside))
-
-
-class _Reader:
-    """Makes the leaves of uses; each method is about one leaf."""
-
-    def __init__(self, reading: Reading, alpha: bool) -> None:
-        self._traced, self._flow, self._residuals = reading.trace, reading.flow, reading.residuals
-        self._uses, self._kept, self._alpha = reading.uses, reading.kept, alpha
-        self.doubts: list[str] = []
         self._weight_of = {
             use.node: at
-            for at, uses in enumerate(self._uses)
+            for at, uses in enumerate(self.uses)
             for use in uses
             if use.kind is Kind.WEIGHT
         }
@@ -153,19 +125,38 @@ class _Reader:
         order = {Kind.WEIGHT: 0, Kind.EMBEDDING: 1, Kind.ADAPTER: 2}
         self._main = [
             min(uses, key=lambda use: (order.get(use.kind, 3), use.node), default=None)
-            for uses in self._uses
+            for uses in self.uses
         ]
-        self.leaves = [self._leaf(at) for at in range(len(self._uses))]
-        self.beside = [self._beside(at) for at in range(len(self._uses))]
 
-    def normalized(self) -> list[Literal["data", "weights"] | None]:
+    def role_map(self, params: Any, alpha: bool = False) -> RoleMap:
+        """The roles of the tree that was traced, as :func:`read` gives them."""
+        self._alpha = alpha
+        self._doubts: list[str] = []
+        self._leaves = [self._leaf(at) for at in range(len(self.uses))]
+        beside_all = [self._beside(at) for at in range(len(self.uses))]
+        # A stream that was missed may be the reason of all others.
+        doubts = self._doubts + self.residuals.doubts
+        doubts.sort(key=lambda doubt: "streams=" not in doubt)
+        if doubts:
+            more = f" ({len(doubts) - 1} more doubts follow.)" if doubts[1:] else ""
+            raise ValueError(doubts[0] + more)
+        flat, treedef = jax.tree_util.tree_flatten_with_path(params)
+        leaves = [Leaf(path_name(path), Role.KEEP) for path, _ in flat]
+        beside: list[tuple[int, ...]] = [()] * len(leaves)
+        for number, at in enumerate(self.trace.positions):
+            leaves[at], beside[at] = self._leaves[number], beside_all[number]
+        paths = tuple(path for path, _ in flat)
+        branches = _branches(self.residuals, leaves, self._normalized())
+        return RoleMap(tuple(leaves), branches, None, treedef, paths, tuple(beside))
+
+    def _normalized(self) -> list[Literal["data", "weights"] | None]:
         """What each branch normalizes by leaves that are not kept."""
         by_weights, by_kept = set(), set()
-        for at, uses in enumerate(self._uses):
+        for at, uses in enumerate(self.uses):
             for use in uses:
                 if use.kind is Kind.WEIGHT and use.view.normalized:
                     by_weights.add(use.branch)
-                if use.kind in _OF_NORM and at in self._kept:
+                if use.kind in _OF_NORM and at in self.kept:
                     by_kept.add(use.branch)
         return [
             "data"
@@ -173,16 +164,16 @@ class _Reader:
             else "weights"
             if branch in by_weights
             else None
-            for branch in self._residuals.branches
+            for branch in self.residuals.branches
         ]
 
     def _doubt(self, at: int, what: str) -> None:
-        shape = list(self._traced.shapes[at])
-        self.doubts.append(f"leaf {self._traced.paths[at]!r} {shape} {what}.")
+        shape = list(self.trace.shapes[at])
+        self._doubts.append(f"leaf {self.trace.paths[at]!r} {shape} {what}.")
 
     def _leaf(self, at: int) -> Leaf:
-        path, shape, main = self._traced.paths[at], self._traced.shapes[at], self._main[at]
-        if main is None or at in self._kept:
+        path, shape, main = self.trace.paths[at], self.trace.shapes[at], self._main[at]
+        if main is None or at in self.kept:
             return Leaf(path, Role.KEEP, shape, weight=len(shape) > 1)
         self._doubt_uses(at)
         role = self._role(at)
@@ -197,7 +188,7 @@ class _Reader:
             path, role, shape, stacked, weight, branches, layer, m,
             self._axes(at, main, stacked) if weight else "",
             main.groups,
-            any(use.branch and use.node in use.branch.leaving for use in self._uses[at]),
+            any(use.branch and use.node in use.branch.leaving for use in self.uses[at]),
         )  # fmt: skip
 
     def _role(self, at: int) -> Role:
@@ -205,12 +196,12 @@ class _Reader:
         assert main is not None
         if (owner := self._owner(main)) is not None:
             role = self._role(owner)
-            return Role.KEEP if role is Role.EMBEDDING or owner in self._kept else role
+            return Role.KEEP if role is Role.EMBEDDING or owner in self.kept else role
         if main.kind is Kind.WEIGHT:
             return self._role_of_weight(at, main)
         branch = main.branch if main.place is Place.BRANCH else None
         if main.kind is Kind.MULTIPLIER and branch is not None:
-            is_factor = self._residuals.scales(branch, main.node)
+            is_factor = self.residuals.scales(branch, main.node)
             return (Role.ALPHA if self._alpha else Role.MULTIPLIER) if is_factor else Role.KEEP
         long_axes = {span.axis for span in main.view.spans() if span.size > 1}
         if main.kind is Kind.BIAS and len(long_axes) == 1:
@@ -225,22 +216,22 @@ class _Reader:
             return Role.KEEP if is_gate else Role.BRANCH
         if main.place is Place.SHORTCUT:
             return Role.SHORTCUT
-        is_last = main.place is Place.HEAD and not self._flow.leads_to_layer[main.node]
+        is_last = main.place is Place.HEAD and not self.flow.leads_to_layer[main.node]
         return Role.HEAD if is_last else Role.STEM
 
     def _is_table(self, at: int) -> bool:
         """Whether rows of a leaf are looked up, by index or by a product with one-hot tokens."""
         return any(
             use.kind is Kind.EMBEDDING
-            or (use.kind is Kind.WEIGHT and is_looked_up(self._flow, use.node))
-            for use in self._uses[at]
+            or (use.kind is Kind.WEIGHT and is_looked_up(self.flow, use.node))
+            for use in self.uses[at]
         )
 
     def _owner(self, use: Use) -> int | None:
         """The weight to whose layer a bias vector belongs."""
         if use.kind is not Kind.BIAS:
             return None
-        layer = bias_owner(self._flow, use)
+        layer = bias_owner(self.flow, use)
         return None if layer is None else self._weight_of.get(layer)
 
     def _position(self, at: int) -> tuple[int, int]:
@@ -253,8 +244,8 @@ class _Reader:
 
     def _branches_of(self, at: int, main: Use) -> tuple[tuple[int, ...], int]:
         """The branches of a leaf, and how many leading axes run over them, then in their order."""
-        graph = self._traced.graph
-        uses = [use for use in self._uses[at] if use.kind is main.kind]
+        graph = self.trace.graph
+        uses = [use for use in self.uses[at] if use.kind is main.kind]
         turns = [each for use in uses for each in graph.in_turn(use.view.turns)]
         cut = {span.axis for _, axis in turns for span in axis} - {-1}
         if cut != {*range(len(cut))}:
@@ -263,7 +254,7 @@ class _Reader:
                 f"is cut by loops along axis {max(cut)}; expected its first axes to run over the "
                 "turns, as after jnp.moveaxis, or keep=",
             )
-        starts, shape = {use.view.start for use in uses}, self._traced.shapes[at]
+        starts, shape = {use.view.start for use in uses}, self.trace.shapes[at]
         no_first = all(span.axis != 0 for span in main.view.spans())
         is_indexed = no_first and bool(shape) and 1 < len(starts) == shape[0]
         at_index: dict[int, set[int]] = collections.defaultdict(set)
@@ -285,7 +276,7 @@ class _Reader:
         """Which slice of a leaf the turns of the loops around a branch take, None if none."""
         assert use.branch is not None
         cuts, index = dict(use.view.turns), 0
-        slices = self._traced.graph.slice_at(use.branch.loops, turn)
+        slices = self.trace.graph.slice_at(use.branch.loops, turn)
         for (loop, _), step in zip(use.branch.loops, slices, strict=True):
             if isinstance(step, slice):
                 continue
@@ -298,7 +289,7 @@ class _Reader:
 
     def _axes(self, at: int, main: Use, stacked: int) -> str:
         """A letter for each axis of a weight."""
-        shape = self._traced.shapes[at]
+        shape = self.trace.shapes[at]
         if main.kind is Kind.EMBEDDING:
             return "IO" if len(shape) == 2 else "N" * (len(shape) - 2) + "IO"
         word = list(main.axes)
@@ -316,16 +307,16 @@ class _Reader:
         return "".join("H" if letter == "1" else letter for letter in word)
 
     def _doubt_uses(self, at: int) -> None:
-        uses, main = self._uses[at], self._main[at]
+        uses, main = self.uses[at], self._main[at]
         assert main is not None
         if any(use.kind is Kind.OPAQUE for use in uses):
             self._doubt(at, "reaches a layer on a way that cannot be followed; expected keep=")
-        views = [view for _, use in self._flow[main.node].uses for view in use.views]
+        views = [view for _, use in self.flow[main.node].uses for view in use.views]
         product = max((view.size for view in views if view.contracted), default=0)
         other = max((view.size for view in views if not view.contracted), default=0)
         # A low-rank product has factors that are smaller than the weight.
         if product and main.kind in (Kind.ADAPTER, Kind.WEIGHT) and product >= other:
-            paths = dict.fromkeys(repr(self._traced.paths[view.leaf]) for view in views)
+            paths = dict.fromkeys(repr(self.trace.paths[view.leaf]) for view in views)
             self._doubt(
                 at,
                 "meets the data in a product of leaves, as a factor of a weight or the begin of a "
@@ -334,8 +325,8 @@ class _Reader:
             )
         ends = [use.node for use in uses if use.kind is Kind.BIAS]
         begins = [use.node for use in uses if use.kind not in (Kind.BIAS, *_OF_NORM)]
-        ways = [self._flow.between(begin, end) for begin in begins for end in ends if begin < end]
-        if main.kind not in (Kind.WEIGHT, Kind.EMBEDDING) and any(map(self._flow.layers, ways)):
+        ways = [self.flow.between(begin, end) for begin in begins for end in ends if begin < end]
+        if main.kind not in (Kind.WEIGHT, Kind.EMBEDDING) and any(map(self.flow.layers, ways)):
             self._doubt(
                 at,
                 "is added to what layers make of it; expected streams= to match it if a stream "
@@ -350,7 +341,7 @@ class _Reader:
             )
 
     def _beside(self, at: int) -> tuple[int, ...]:
-        leaf, main = self.leaves[at], self._main[at]
+        leaf, main = self._leaves[at], self._main[at]
         if main is None or main.place not in _IN_BRANCH:
             return ()
         return leaf.branches or self._branches_of(at, main)[0]

@@ -180,19 +180,13 @@ class Residuals:
             _, skip_scale, by_leaf = flow.unscaled(skip, fork)
             if node.name == "sub" and term == node.preds[1]:
                 scale = times(scale, -1.0)
-            self.branches.append(
-                Residual(
-                    sum=node.id,
-                    fork=fork,
-                    region=region,
-                    shortcut=shortcut,
-                    layers=layers,
-                    scales=(None if by_leaf else skip_scale, scale, flow.scale_after(node.id)),
-                    normalized=bool(region & flow.normalized),
-                    loops=node.loops,
-                    gates=set() if gates >= {*layers} else gates & region,
-                )
-            )
+            scales = (None if by_leaf else skip_scale, scale, flow.scale_after(node.id))
+            is_normed, inner = bool(region & flow.normalized), gates & region
+            made = Residual(
+                node.id, fork, region, shortcut, layers, scales, is_normed, node.loops,
+                set() if inner >= {*layers} else inner,
+            )  # fmt: skip
+            self.branches.append(made)
 
     def _skip_path(self, node: Node, terms: Sequence[int]) -> tuple[int, int] | None:
         """The summand that is the skip path, the one of fewest layers, with its fork."""
@@ -324,12 +318,8 @@ class Residuals:
         return is_number or any(flow[at].starts_as_zeros for at in path)
 
     def _size_before_repeat(self, at: int) -> int:
-        least = self._flow[at].size
         moves = ("broadcast_in_dim", "reshape", "convert_element_type")
-        while self._flow[at].name in moves and self._flow[at].preds:
-            at = self._flow[at].preds[0]
-            least = min(least, self._flow[at].size)
-        return least
+        return min(self._flow[at].size, self._flow[self._flow.behind_moves(at, moves)].size)
 
     def _splits(self, region: set[int]) -> bool:
         """Whether a path takes a half, or less, of a value along an axis."""

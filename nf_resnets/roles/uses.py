@@ -11,7 +11,7 @@ from nf_resnets.roles.flow import Flow
 from nf_resnets.roles.graph import LINEAR, Node, Trace
 from nf_resnets.roles.residual import Residual, Residuals
 from nf_resnets.roles.running import CALLS_OUTSIDE
-from nf_resnets.roles.views import MOVES, Derived, View
+from nf_resnets.roles.views import Derived, View
 
 
 class Kind(enum.StrEnum):
@@ -222,10 +222,4 @@ def bias_owner(flow: Flow, use: Use) -> int | None:
 
 def is_looked_up(flow: Flow, at: int) -> bool:
     """Whether a layer takes a comparison with numbers: tokens, one-hot."""
-    for _ in range(6):
-        at = flow[at].preds[0]
-        if flow[at].name == "eq":
-            return True
-        if len(flow[at].preds) != 1 or flow[at].name not in MOVES:
-            return False
-    return False
+    return flow[flow.behind_moves(flow[at].preds[0])].name == "eq"
