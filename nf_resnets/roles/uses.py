@@ -145,6 +145,8 @@ def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind
         users = flow.users[node.id]
         if users and flow.normalized.issuperset(users):
             return Kind.NORM_SCALE
+        if long_axes > 2:
+            return Kind.OPAQUE  # a kernel that data change
         return Kind.MULTIPLIER if is_scalar and view.linear else Kind.OTHER
     return Kind.OTHER
 

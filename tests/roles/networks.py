@@ -1437,6 +1437,20 @@ def kernels_made_of_data():
 
 
 @case
+def kernels_scaled_by_data():
+    def body(p, x):
+        kernels = p["w"] * x.mean((1, 2))[:, None, None, :, None]
+        scaled = jax.vmap(lambda x, w: conv(x[None], w)[0])(x, kernels)
+        return x + conv(jax.nn.relu(scaled), p["out"])
+
+    layers = {"w": f(3, 3, 16, 16), "out": f(1, 1, 16, 16)}
+    return on_images(
+        body, lambda: layers, branches="#out", doubt="'l0/w' .*expected keep=",
+        options={"keep": "/w$"},
+    )  # fmt: skip
+
+
+@case
 def kernels_chosen_by_data():
     def body(p, x):
         chosen = (x[:, 0, 0] > 0).astype(int)
