@@ -115,12 +115,8 @@ class Reading:
         self.flow = Flow(traced)
         self.residuals = Residuals(traced, self.flow, **answers)
         self.uses = uses_of(traced, self.flow, self.residuals)
-        self._weight_of = {
-            use.node: at
-            for at, uses in enumerate(self.uses)
-            for use in uses
-            if use.kind is Kind.WEIGHT
-        }
+        each = [(at, use) for at, uses in enumerate(self.uses) for use in uses]
+        self._weight_of = {use.node: at for at, use in each if use.kind is Kind.WEIGHT}
         # The use that says what a leaf is: that in a layer, if there is one.
         order = {Kind.WEIGHT: 0, Kind.EMBEDDING: 1, Kind.ADAPTER: 2}
         self._main = [
@@ -151,21 +147,15 @@ class Reading:
 
     def _normalized(self) -> list[Literal["data", "weights"] | None]:
         """What each branch normalizes by leaves that are not kept."""
-        by_weights, by_kept = set(), set()
-        for at, uses in enumerate(self.uses):
-            for use in uses:
-                if use.kind is Kind.WEIGHT and use.view.normalized:
-                    by_weights.add(use.branch)
-                if use.kind in _OF_NORM and at in self.kept:
-                    by_kept.add(use.branch)
-        return [
-            "data"
-            if branch.normalized and branch not in by_kept
-            else "weights"
-            if branch in by_weights
-            else None
-            for branch in self.residuals.branches
-        ]
+        weights = (use for some in self.uses for use in some if use.kind is Kind.WEIGHT)
+        by_weights = {use.branch for use in weights if use.view.normalized}
+        kept = (use for at in self.kept for use in self.uses[at])
+        by_kept = {use.branch for use in kept if use.kind in _OF_NORM}
+        found: list[Literal["data", "weights"] | None] = []
+        for branch in self.residuals.branches:
+            of_weights = "weights" if branch in by_weights else None
+            found.append("data" if branch.normalized and branch not in by_kept else of_weights)
+        return found
 
     def _doubt(self, at: int, what: str) -> None:
         shape = list(self.trace.shapes[at])

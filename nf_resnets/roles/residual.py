@@ -8,6 +8,7 @@ path has no layer, or one linear layer, the projection of a shortcut.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -192,21 +193,18 @@ class Residuals:
         """The summand that is the skip path, the one of fewest layers, with its fork."""
         flow = self._flow
         best: tuple[tuple[int, int], int, int] | None = None
-        for skip in terms:
-            for term in terms:
-                fork = flow.fork(skip, term) if term != skip else None
-                if fork is None or fork == term or not flow[fork].is_float:
-                    continue
-                path = flow.between(fork, skip)
-                if self._repeats(path) or flow[skip].size < node.size:
-                    continue  # a shift by a condition, and no stream
-                if self._adds_up(path, node):
-                    continue
-                of_path = len(flow.layers(path))
-                of_branch = len(flow.layers(flow.between(fork, term)))
-                rank = (of_path, -of_branch)
-                if of_branch and of_path <= 1 and (best is None or rank < best[0]):
-                    best = rank, skip, fork
+        for skip, term in itertools.permutations(terms, 2):
+            fork = flow.fork(skip, term)
+            if fork is None or fork == term or not flow[fork].is_float:
+                continue
+            path = flow.between(fork, skip)
+            if self._repeats(path) or flow[skip].size < node.size or self._adds_up(path, node):
+                continue  # a shift by a condition, and no stream
+            of_path = len(flow.layers(path))
+            of_branch = len(flow.layers(flow.between(fork, term)))
+            rank = (of_path, -of_branch)
+            if of_branch and of_path <= 1 and (best is None or rank < best[0]):
+                best = rank, skip, fork
         return best and best[1:]
 
     def _region(self, fork: int, term: int) -> set[int]:
@@ -284,16 +282,14 @@ class Residuals:
     def _note_adapters(self, terms: Sequence[int]) -> None:
         """Of two linear maps of one value, the one of two layers is an adapter of the other."""
         flow = self._flow
-        for one in terms:
-            for two in terms:
-                fork = flow.fork(one, two) if one != two else None
-                if fork is None:
-                    continue
-                short, long = flow.between(fork, one), flow.between(fork, two)
-                short_layers, long_layers = map(self._products, (short, long))
-                counts = len(short_layers), len(long_layers)
-                if counts == (1, 2) and flow.is_linear(short) and flow.is_linear(long):
-                    self.adapters.update(long_layers)
+        for one, two in itertools.permutations(terms, 2):
+            fork = flow.fork(one, two)
+            if fork is None:
+                continue
+            paths = flow.between(fork, one), flow.between(fork, two)
+            short, long = map(self._products, paths)
+            if (len(short), len(long)) == (1, 2) and all(map(flow.is_linear, paths)):
+                self.adapters.update(long)
 
     def _products(self, path: set[int]) -> list[int]:
         """The layers of a path, kept ones too."""

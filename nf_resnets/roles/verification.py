@@ -175,13 +175,10 @@ class _Check:
         kept = [at for at in self.floats if self.leaves[at].role is Role.KEEP]
         hidden = [at for at in kept if not np.any(values[at])]  # such a gate would hide all
         values = _replaced(values, hidden, self._small)
-        waiting = self._rows(self.last)
-        for turn in range(self.tries):
-            gradients = self.gradients(values, turn)
-            waiting &= self._idle({at for at, _ in waiting}, gradients)
-            if not waiting or not _are_finite(gradients.values()):
-                return
-        at, row = min(waiting)
+        idle = self._idle_layer(self.last, values, self.tries)
+        if idle is None:
+            return
+        at, row = idle
         raise ValueError(
             f"leaf {self.leaves[at].path!r} {list(self.leaves[at].shape)}, the last layer of "
             f"residual branch {self._branch(at, row).name!r}, does not change the output; expected "
@@ -194,20 +191,13 @@ class _Check:
         for at, leaf in enumerate(self.leaves):
             if leaf.role is Role.HEAD and leaf.weight:
                 values[at] = self.drawn[at]
-        start = values
-        waiting = self._rows(self.others + self.last)
-        for turn in range(max(branch.m for branch in self.map.branches) + self.tries):
-            gradients = self.gradients(values, turn)
-            waiting &= self._idle({at for at, _ in waiting}, gradients)
-            if not waiting or not _are_finite(gradients.values()):
-                return
-            values = [
-                _stepped(value, gradients[at]) if at in gradients else value
-                for at, value in enumerate(values)
-            ]
-        at, row = min(waiting)
+        turns = max(branch.m for branch in self.map.branches) + self.tries
+        idle = self._idle_layer(self.others + self.last, values, turns, trained=True)
+        if idle is None:
+            return
+        at, row = idle
         leaf, branch = self.leaves[at], self._branch(at, row)
-        zero = [repr(other.path) for other in self._zero_factors(branch.k, start)]
+        zero = [repr(other.path) for other in self._zero_factors(branch.k, values)]
         if not zero:
             return  # the gradient is too small for the dtype
         raise ValueError(
@@ -226,15 +216,23 @@ class _Check:
                 zero += [leaf] * (not np.any(value.reshape(leaf.count, -1)[row]))
         return zero
 
-    def _rows(self, places: Iterable[int]) -> set[tuple[int, int]]:
-        return {(at, row) for at in places for row in range(self.leaves[at].count)}
-
-    def _idle(
-        self, places: Iterable[int], gradients: dict[int, np.ndarray]
-    ) -> set[tuple[int, int]]:
-        """The leaves, and of a stack its rows, without a gradient."""
-        moves = {at: gradients[at].reshape(self.leaves[at].count, -1).any(axis=1) for at in places}
-        return {(at, row) for at in moves for row in np.flatnonzero(~moves[at]).tolist()}
+    def _idle_layer(
+        self, places: Iterable[int], values: Sequence[Any], turns: int, *, trained: bool = False
+    ) -> tuple[int, int] | None:
+        """A leaf, and its row in a stack, that gets no gradient in some turns, trained or not."""
+        waiting = {(at, row) for at in places for row in range(self.leaves[at].count)}
+        for turn in range(turns):
+            gradients = self.gradients(values, turn)
+            rows = {at: gradients[at].reshape(self.leaves[at].count, -1) for at, _ in waiting}
+            waiting = {(at, row) for at, row in waiting if not rows[at][row].any()}
+            if not waiting or not _are_finite(gradients.values()):
+                return None
+            if trained:
+                values = [
+                    _stepped(value, gradients[at]) if at in gradients else value
+                    for at, value in enumerate(values)
+                ]
+        return min(waiting)
 
     def _branch(self, at: int, row: int) -> Branch:
         k = self.leaves[at].branches[row if self.leaves[at].stacked else 0]
