@@ -7,7 +7,6 @@ All start from a standard initialisation, with the norms' scales 1 and biases 0 
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from nf_resnets import roles
 from nf_resnets.init.standard import standard
 from nf_resnets.init.tree import cast_like, takes_network
 from nf_resnets.roles import Leaf, RoleMap, Rules
+from nf_resnets.roles.assignment import natural
 from nf_resnets.schemes import Anatomy, Scheme
 
 OUR_SCALES = r"(stage_\d+/(?:first|rest))/norm_(\d+)/(?:norm/)?scale$"
@@ -85,9 +85,7 @@ def _scales(role_map: RoleMap, scales: str) -> list[list[Leaf]]:
         for leaf in role_map.leaves
         if (match := re.search(scales, leaf.path))
     ]
-    matches.sort(
-        key=lambda item: [(int(g), "") if g.isdecimal() else (math.inf, g) for g in item[0]]
-    )
+    matches.sort(key=lambda item: natural(item[0]))
     branches = itertools.groupby(matches, lambda item: item[0][:-1])
     return [[leaf for _, leaf in in_branch] for _, in_branch in branches]
 

@@ -53,12 +53,9 @@ def at_base(scheme: str | Scheme, base: Any, base_depth: int | None = None) -> S
     ) -> Any:
         role_map = roles.assign(params, rules)
         given = roles.assign(shapes, role_map.rules)
-        factors = {
-            leaf: parametrization.factors(ratios, "sgd").std
-            for leaf, ratios in zip(
-                role_map.leaves, roles.sizes(role_map, given, base_depth), strict=True
-            )
-        }
+        ratios = roles.sizes(role_map, given, base_depth)
+        stds = (parametrization.factors(each, "sgd").std for each in ratios)
+        factors = dict(zip(role_map.leaves, stds, strict=True))
 
         def rescale(leaf: Leaf, value: Any) -> Any:
             return value if factors[leaf] == 1 else (value * factors[leaf]).astype(value.dtype)

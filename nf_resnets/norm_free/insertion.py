@@ -178,7 +178,7 @@ class Insertion:
     def _add_bias_of_head(self) -> None:
         for use in self._uses:
             is_weight = use.kind is Kind.WEIGHT and use.place is Place.HEAD
-            if is_weight and not self._flow.leads_to_layer[use.node]:
+            if is_weight and use.node not in self._flow.leads_to_layer:
                 (value,) = self._flow[use.node].preds
                 part = self._part("head", "bias_layer", "add", self._flow[use.node])
                 self._put(part, [(value, use.node)])

@@ -104,7 +104,7 @@ class _Finder:
                 "data; expected the root of a mean of squares or of a variance, or keep= to match "
                 f"{layer!r}."
             )
-            inner = flow.leads_to_layer[at] and self._fed[node.preds[0]]
+            inner = at in flow.leads_to_layer and self._fed[node.preds[0]]
             return Norm(f"at {layer}", (layer,), frozenset({at}), inner, {}, {}, fault)
         end = self._end(start, at, leaves)
         region = flow.between(start, end)
@@ -117,7 +117,7 @@ class _Finder:
             module or (paths[0] if paths else f"at {layer}"),
             tuple(paths) or (layer,),
             frozenset(region),
-            flow.leads_to_layer[end] and (bool(paths) or self._fed[start]),
+            end in flow.leads_to_layer and (bool(paths) or self._fed[start]),
             self._statistics(region, values),
             leaves,
         )

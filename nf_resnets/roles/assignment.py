@@ -222,7 +222,7 @@ def _number_branches(
             *outer, last = _search(rules, leaf.path).groups("")
             texts.setdefault(tuple(outer), {}).setdefault(last, []).append(position)
     groups = [_group(outer, layers, leaves, rules) for outer, layers in texts.items()]
-    groups.sort(key=lambda group: _natural(group.outer, rules.order))
+    groups.sort(key=lambda group: natural(group.outer, rules.order))
 
     scans: dict[Any, list[_Group]] = {}
     for group in groups:
@@ -279,7 +279,7 @@ def _group(
                 "written (?:...))."
             )
     words = {re.sub(r"\d+", "", text) for text in layers}
-    in_order = sorted(layers, key=lambda text: _natural((text,), rules.order))
+    in_order = sorted(layers, key=lambda text: natural((text,), rules.order))
     if len(words) > 1 and not set(layers) <= set(rules.order):
         raise ValueError(
             f"layers {', '.join(map(repr, sorted(layers)))} of residual branch {name!r} are told "
@@ -317,7 +317,7 @@ def _parent(path: str) -> str:
     return re.sub(r"(?:^|[/.])[^/.]*$", "", path)
 
 
-def _natural(names: Sequence[str], order: tuple[str, ...]) -> tuple[Any, ...]:
+def natural(names: Sequence[str], order: tuple[str, ...] = ()) -> tuple[Any, ...]:
     """Orders ``""`` before ``"2"`` before ``"10"`` before ``"b2"`` before ``"b10"``.
 
     Names in ``order`` stand before all others, as they stand there.

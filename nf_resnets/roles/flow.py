@@ -10,7 +10,7 @@ import collections
 import functools
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 
 import numpy as np
 
@@ -38,12 +38,7 @@ class Flow:
 
     def __init__(self, trace: Trace) -> None:
         self.graph: Graph = trace.graph
-        live, todo = set(trace.outputs), list(trace.outputs)
-        while todo:
-            for pred in self.graph.nodes[todo.pop()].preds:
-                if pred not in live:
-                    live.add(pred)
-                    todo.append(pred)
+        live = reached(trace.outputs, lambda at: self.graph.nodes[at].preds)
         self.nodes = [node for node in self.graph.nodes if node.id in live]
         self.users: dict[int, list[int]] = collections.defaultdict(list)
         for node in self.nodes:
@@ -57,11 +52,9 @@ class Flow:
         # the nodes that divide by the root of a statistic, of data or a running one
         self.normalized: set[int] = set()
         self._find_roots()
-        self.leads_to_layer: dict[int, bool] = {}  # whether a layer comes behind a node
-        for node in reversed(self.nodes):
-            users = self.users[node.id]
-            leads = any(self.leads_to_layer[user] or self[user].is_layer for user in users)
-            self.leads_to_layer[node.id] = leads
+        before = (pred for node in self.nodes if node.is_layer for pred in node.preds)
+        # the nodes behind which a layer comes
+        self.leads_to_layer = reached(before, lambda at: self[at].preds)
         self.in_norm = set(self.normalized)  # all steps of norms
         for end in self.normalized:
             steps = self.between(self.above[end], end)
@@ -217,6 +210,17 @@ class Flow:
                 factor = times(factor, _constant_of(user), user.name)
             at = user.id
         return factor
+
+
+def reached(starts: Iterable[int], following: Callable[[int], Iterable[int] | None]) -> set[int]:
+    """The nodes to which steps lead from some, themselves included."""
+    todo = [*starts]
+    seen = {*todo}
+    while todo:
+        new = {*(following(todo.pop()) or ())} - seen
+        seen |= new
+        todo += new
+    return seen
 
 
 def _constant_of(node: Node) -> Factor:

@@ -206,7 +206,7 @@ class Reading:
             return Role.KEEP if is_gate else Role.BRANCH
         if main.place is Place.SHORTCUT:
             return Role.SHORTCUT
-        is_last = main.place is Place.HEAD and not self.flow.leads_to_layer[main.node]
+        is_last = main.place is Place.HEAD and main.node not in self.flow.leads_to_layer
         return Role.HEAD if is_last else Role.STEM
 
     def _is_table(self, at: int) -> bool:
@@ -310,18 +310,13 @@ class Reading:
             self._doubt(
                 at,
                 "meets the data in a product of leaves, as a factor of a weight or the begin of a "
-                f"stream; expected keep= to match {', '.join(paths)}, or streams= that in which a "
-                "stream begins",
+                f"stream; expected keep= to match {', '.join(paths)}, or streams= the begin",
             )
         ends = [use.node for use in uses if use.kind is Kind.BIAS]
         begins = [use.node for use in uses if use.kind not in (Kind.BIAS, *_OF_NORM)]
         ways = [self.flow.between(begin, end) for begin in begins for end in ends if begin < end]
         if main.kind not in (Kind.WEIGHT, Kind.EMBEDDING) and any(map(self.flow.layers, ways)):
-            self._doubt(
-                at,
-                "is added to what layers make of it; expected streams= to match it if a stream "
-                "begins there, or keep=",
-            )
+            self._doubt(at, "is added to what layers make of it; expected streams= or keep=")
         places = {use.place for use in uses if use.kind is Kind.WEIGHT}
         if len(places) > 1 and not self._is_table(at):
             self._doubt(

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from nf_resnets.roles.copies import Copies
 from nf_resnets.roles.flow import NONE, SUMS, Factor, Flow, times
 from nf_resnets.roles.graph import LINEAR, Loops, Node, Trace
+from nf_resnets.roles.running import Path
 from nf_resnets.roles.views import NOT_ZERO_AT_ZERO
 
 Nested = Literal["inner", "outer"] | None
@@ -49,12 +50,6 @@ class Residual:
     leaving: set[int] = dataclasses.field(default_factory=set)
     # its number `k = 1..L` at each turn of its loops
     numbers: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
-
-    @property
-    def last(self) -> set[int]:
-        """The latest of the zeroing layers."""
-        latest = max((self.steps[at] for at in self.zeroing), default=0)
-        return {at for at in self.zeroing if self.steps[at] == latest}
 
     @property
     def in_order(self) -> list[int]:
@@ -251,7 +246,7 @@ class Residuals:
         if not flow.is_linear(shortcut) or any(map(flow.is_linear, regions)):
             return False
         layers = self._products(shortcut)
-        is_head = not flow.leads_to_layer[node.id]
+        is_head = node.id not in flow.leads_to_layer
         way = flow.between(fork, node.id)
         holds_others = any(branch.sum in way for branch in self.branches)
         keeps_shape = sorted(flow[fork].shape) == sorted(flow[layers[0]].shape)
@@ -309,7 +304,7 @@ class Residuals:
         flow = self._flow
         steps = (flow[at] for at in path - flow.in_norm)
         reduces = any(step.name.startswith("reduce_") and "axes" in step.options for step in steps)
-        is_side = not flow.is_linear(path) or not flow.leads_to_layer[sum_.id]
+        is_side = not flow.is_linear(path) or sum_.id not in flow.leads_to_layer
         is_number = not flow.layers(path) and reduces and is_side
         return is_number or any(flow[at].starts_as_zeros for at in path)
 
@@ -378,27 +373,19 @@ class Residuals:
 
     def _number(self) -> int:
         """Numbers the branches as they are computed, loops turn after turn, and counts them."""
-        side_by_side, count = self._trace.graph.side_by_side, 0
-
-        def number(some: Sequence[Residual], depth: int, turn: tuple[int, ...]) -> None:
-            nonlocal count
-            at = 0
-            while at < len(some):
-                if len(some[at].loops) <= depth:
-                    count += 1
-                    some[at].numbers[turn] = count
-                    at += 1
-                    continue
-                loop, length = some[at].loops[depth]
-                end = at
-                while end < len(some) and some[end].loops[depth : depth + 1] == ((loop, length),):
-                    end += 1
-                for step in range(1 if loop in side_by_side else length or 1):
-                    number(some[at:end], depth + 1, (*turn, step))
-                at = end
-
-        number(self.branches, 0, ())
-        return count
+        first: dict[Path, int] = {}
+        turns = []
+        for at, branch in enumerate(self.branches):
+            starts = [first.setdefault(loop, at) for loop, _ in branch.loops]
+            apart = self._trace.graph.side_by_side
+            steps = [range(1 if loop in apart else n or 1) for loop, n in branch.loops]
+            for turn in itertools.product(*steps):
+                order = itertools.chain(*zip(starts, turn, strict=True), [at])
+                turns.append(((*order,), branch, turn))
+        turns.sort(key=lambda each: each[0])
+        for k, (_, branch, turn) in enumerate(turns, start=1):
+            branch.numbers[turn] = k
+        return len(turns)
 
     # Layers.
 
@@ -417,7 +404,7 @@ class Residuals:
         ways_out |= branch.region.intersection(self._trace.outputs)
         branch.leaving = ways_out & {*main}
         branch.leaving |= {at for at in main for end in ways_out if self._flow.between(at, end)}
-        if branch.in_order[-1] not in branch.zeroing:
+        if branch.zeroing.isdisjoint(branch.in_order[-1:]):
             layers = self._flow.layers(branch.shortcut)
             self.doubts.append(
                 f"no single layer of the residual branch of {self.leaves(branch.layers)} makes it "

@@ -7,7 +7,7 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-from nf_resnets.roles.flow import Flow
+from nf_resnets.roles.flow import Flow, reached
 from nf_resnets.roles.graph import LINEAR, Node, Trace
 from nf_resnets.roles.residual import Residual, Residuals
 from nf_resnets.roles.running import CALLS_OUTSIDE
@@ -95,14 +95,9 @@ class _Places:
         self.loops = {branch.loops for branch in residuals.branches if in_turn(branch.loops)}
         self.any = bool(residuals.branches)
         ends = {branch.sum for branch in residuals.branches}
-        self.behind: set[int] = set()
-        for node in flow.nodes:
-            if any(pred in self.behind or pred in ends for pred in node.preds):
-                self.behind.add(node.id)
-        self.before: set[int] = set()
-        for node in reversed(flow.nodes):
-            if any(user in self.before or user in ends for user in flow.users[node.id]):
-                self.before.add(node.id)
+        self.behind = reached((user for end in ends for user in flow.users[end]), flow.users.get)
+        preds = (pred for end in ends for pred in flow[end].preds)
+        self.before = reached(preds, lambda at: flow[at].preds)
 
     def of(self, node: Node) -> tuple[Place, Residual | None]:
         if node.id in self.inside:
@@ -115,7 +110,7 @@ class _Places:
             return Place.STEM, None
         if self.any:
             return Place.SIDE, None
-        return (Place.STEM if self.flow.leads_to_layer[node.id] else Place.HEAD), None
+        return (Place.STEM if node.id in self.flow.leads_to_layer else Place.HEAD), None
 
 
 def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind:
@@ -217,7 +212,7 @@ def _has_one_output(flow: Flow, step: Node) -> bool:
 def bias_owner(flow: Flow, use: Use) -> int | None:
     """The layer to whose output a bias vector is added, through moves alone, or to its sum."""
     if use.place is Place.SUM and use.branch is not None:
-        return max(use.branch.last, default=None)
+        return next(reversed(use.branch.in_order), None)
     at = flow.behind_moves(flow[use.node].preds[0])
     return at if flow[at].is_layer else None
 

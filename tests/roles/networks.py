@@ -1536,4 +1536,4 @@ def tokens_of_a_class():
         return z + p["scale"] * attend(p, joined, causal=False)[:, :3]
 
     layers = attention_params() | {"scale": f(D)}
-    return begins_as_a_leaf(layers, body, "#q,#k,#v #o", "'begin'.*expected streams=")
+    return begins_as_a_leaf(layers, body, "#q,#k,#v #o", "'begin'.*expected streams= or keep=")
