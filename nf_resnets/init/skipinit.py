@@ -80,8 +80,12 @@ def with_alphas(params: Any, role_map: RoleMap, alpha: float | jax.Array) -> Any
     return role_map.map(fill, params)
 
 
-def _rsqrt_depth(params: Any, depth: int, **options: Any) -> Any:
-    return skipinit(params, depth, alpha=max(int(depth), 1) ** -0.5, **options)
+def _rsqrt_depth(
+    params: Any, depth: int, *, key: jax.Array | None = None, rules: Rules | RoleMap | None = None
+) -> Any:
+    role_map = roles.assign(params, rules)
+    role_map.check_depth(depth)
+    return skipinit(params, depth, alpha=max(int(depth), 1) ** -0.5, key=key, rules=role_map)
 
 
 SKIPINIT = Scheme(

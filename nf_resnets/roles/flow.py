@@ -26,8 +26,7 @@ ELEMENTWISE = MOVES | {
     *SUMS, "abs", "div", "integer_pow", "max", "min", "mul", "neg", "select_n", "square",
 }  # fmt: skip
 LINEAR_STEPS = MOVES | {*SUMS, "neg", "reduce_sum", "reduce_window_max", "reduce_window_sum"}
-"""Steps that keep a path a linear map of what it begins with, as products with leaves do; or
-nearly, as those of a shortcut that pools."""
+"""Steps that keep a path a linear map of what it begins with, or nearly, as pooling does."""
 
 Factor = float | np.ndarray | None
 """A constant factor: a number, one for each turn of a loop, or None where it is neither."""

@@ -131,8 +131,7 @@ class Reading:
         self._leaves = [self._leaf(at) for at in range(len(self.uses))]
         beside_all = [self._beside(at) for at in range(len(self.uses))]
         # A stream that was missed may be the reason of all others.
-        doubts = self._doubts + self.residuals.doubts
-        doubts.sort(key=lambda doubt: "streams=" not in doubt)
+        doubts = sorted(self._doubts + self.residuals.doubts, key=lambda it: "streams=" not in it)
         if doubts:
             more = f" ({len(doubts) - 1} more doubts follow.)" if doubts[1:] else ""
             raise ValueError(doubts[0] + more)

@@ -163,9 +163,8 @@ class Residuals:
                 )
             return
         # A path that is no linear map of kept layers is one that keep= answered for.
-        if not flow.layers(shortcut) and not flow.is_linear(shortcut):
-            products = []
-        if products and not self._is_projection(node, fork, shortcut, regions):
+        is_asked = flow.layers(shortcut) or (products and flow.is_linear(shortcut))
+        if is_asked and not self._is_projection(node, fork, shortcut, regions):
             return
         gates = self._gates(fork, set().union(*regions), node.id)
         for term, region in self._grouped(rest, regions, gates):
@@ -456,7 +455,7 @@ class Residuals:
 
         The factor is repeated, weighs what copies of a layer give, or stands beside a path without
         layers. Parts of one value are what two layers would give, and neither is without. A layer
-        whose values are as many as the product's, and are added up behind it, makes no gate.
+        as large as the product, whose values are added up behind it, makes no gate.
         """
         flow = self._flow
         makers = {*flow.layers(factor)} - {*flow.layers(path)}

@@ -195,8 +195,7 @@ class _Check:
         idle = self._idle_layer(self.others + self.last, values, turns, trained=True)
         if idle is None:
             return
-        at, row = idle
-        leaf, branch = self.leaves[at], self._branch(at, row)
+        leaf, branch = self.leaves[idle[0]], self._branch(*idle)
         zero = [repr(other.path) for other in self._zero_factors(branch.k, values)]
         if not zero:
             return  # the gradient is too small for the dtype
