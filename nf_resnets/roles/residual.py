@@ -549,7 +549,7 @@ class Residuals:
         zero |= {at for at in branch.region if flow[at].starts_as_zeros}
         for at in sorted(branch.region):
             node = flow[at]
-            of_zero = [pred in zero for pred in node.preds]
+            of_zero = [p in zero for p in node.preds if jnp.issubdtype(flow[p].dtype, jnp.inexact)]
             if at <= step or not of_zero or node.name in NOT_ZERO_AT_ZERO:
                 continue
             if node.name in PRODUCTS:
