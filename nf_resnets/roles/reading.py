@@ -152,8 +152,10 @@ class Reading:
         by_kept = {use.branch for use in kept if use.kind in _OF_NORM}
         found: list[Literal["data", "weights"] | None] = []
         for branch in self.residuals.branches:
-            of_weights = "weights" if branch in by_weights else None
-            found.append("data" if branch.normalized and branch not in by_kept else of_weights)
+            if branch.normalized and branch not in by_kept:
+                found.append("data")
+            else:
+                found.append("weights" if branch in by_weights else None)
         return found
 
     def _doubt(self, at: int, what: str) -> None:

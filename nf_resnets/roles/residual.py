@@ -308,7 +308,7 @@ class Residuals:
         return is_number or any(flow[at].starts_as_zeros for at in path)
 
     def _size_before_repeat(self, at: int) -> int:
-        moves = ("broadcast_in_dim", "reshape", "convert_element_type")
+        moves = {"broadcast_in_dim", "reshape", "convert_element_type"}
         return min(self._flow[at].size, self._flow[self._flow.behind_moves(at, moves)].size)
 
     def _splits(self, region: set[int]) -> bool:
