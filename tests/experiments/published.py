@@ -183,7 +183,7 @@ RECIPES = {
         ),
         "model": (("resnet-50", "resnet-101", "vgg-19"), "RescaleNet feedback; scripts"),
         "scheme": (
-            (
+            tuple(
                 f"{scheme}_{network}"
                 for network in ("resnet-50", "resnet-101", "vgg-19")
                 for scheme in ("rescalenet", "rescalenet_at_0", "batchnorm", "plain")
