@@ -202,8 +202,10 @@ def sweep_mesh(devices: Sequence[jax.Device], devices_per_run: int) -> Mesh:
 
 def default_workers(devices: Sequence[jax.Device]) -> int:
     """How many threads train at a time: one a core on a CPU of one device, else one."""
-    alone = len(devices) == 1 and devices[0].platform == "cpu"
-    return min(os.cpu_count() or 1, MOST_WORKERS) if alone else 1
+    if len(devices) > 1 or devices[0].platform != "cpu":
+        return 1
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    return min(len(allowed) or os.cpu_count() or 1, MOST_WORKERS)
 
 
 def is_at_work() -> bool:
