@@ -27,7 +27,8 @@ batches 32 to 2,048 had been seen, and before those of the three commands. A rat
 seed diverges and in each the mean training loss of the epoch is below ln 10, that of equal
 probabilities. The best rate by training loss is *far below* the largest stable one if it is at most
 a quarter of it, in each seed. Expected: far below at batches 2 and 8, with and without BatchNorm,
-and not at 2,048.
+and not at 2,048. All but seven of their runs were made on one core (`taskset`), whose last digits
+are not those of two.
 
 `--scale laptop`: WRN-10-1 with 8 channels on the 8x8 digits inside scikit-learn, 10 epochs, 320
 runs, about seven minutes on two cores. BatchNorm is tested with the statistics of four training
