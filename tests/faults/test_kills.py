@@ -181,8 +181,8 @@ def mounted(tmp_path):
 
 def test_a_full_disk_is_said_once_and_costs_nothing_that_was_made(tmp_path, mounted):
     disk = tmp_path / "sweep"
-    mounted(disk, "-t", "tmpfs", "-o", "size=64k", "tmpfs")
-    process = run(tmp_path, code=2)
+    mounted(disk, "-t", "tmpfs", "-o", "size=40k", "tmpfs")
+    process = run(tmp_path, "--workers", "2", code=2)
     assert sentence(process).endswith("cannot be written: No space left on device.")
     subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
     there = len(rows(tmp_path))
