@@ -19,13 +19,6 @@ import pytest
 # again, which took a twelfth of the time. Collecting the tests makes hardly any garbage.
 gc.disable()
 
-# Each worker keeps to one core. A program that is spread over all cores waits for the slowest part,
-# and where every core has a worker that is most of the time.
-worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-if worker and hasattr(os, "sched_setaffinity"):
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
-
 DEVICES = "--xla_force_host_platform_device_count"
 
 if "jax" in sys.modules:
