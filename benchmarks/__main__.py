@@ -24,7 +24,7 @@ from benchmarks.timing import Row
 from nf_resnets import command_line
 from nf_resnets.machine import device_name, versions
 
-Part = Literal["against_torch", "against_batch_norm", "depth", "together", "whole_job", "profile"]
+Part = Literal["against_torch", "against_batch_norm", "growth", "together", "whole_job", "profile"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 

@@ -32,7 +32,7 @@ class Row:
     """One line of the table.
 
     Attributes:
-      part: the benchmark's module, ``"depth"``.
+      part: the benchmark's module, ``"growth"``.
       what: the case, ``"wrn-16-4 fixup, 128 x 32x32"``.
       compared: what over what, ``"step time, this library / PyTorch eager"``.
       ratio: of the two.

@@ -41,7 +41,7 @@ def measure(*, quick: bool) -> Iterator[Row]:
             return
         first: list[float] = []
         functions = {
-            "sweep": functools.partial(sweep, runs, first),
+            "sweep": functools.partial(sweep, runs, MODEL, EPOCHS, first=first),
             "torch": functools.partial(in_torch, runs),
         }
         seconds = interleaved(functions, rounds=1 if quick else 3, warm_up=0)
@@ -59,8 +59,10 @@ def measure(*, quick: bool) -> Iterator[Row]:
         )
 
 
-def sweep(runs: int, first: list[float]) -> None:
-    """Makes the runs by the command; adds the seconds to the first row."""
+def sweep(
+    runs: int, model: str, epochs: int, *options: str, first: list[float] | None = None
+) -> float:
+    """Makes the runs by the command; the seconds of it, and those to the first row into a list."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "sweep"
         grid = (f"peak_lr=2^{RATES[0]}:2^{RATES[-1]}", f"seed=0:{runs // len(RATES)}")
@@ -70,19 +72,22 @@ def sweep(runs: int, first: list[float]) -> None:
             while not any(path.stat().st_size for path in out.glob("rows-*.jsonl")):
                 if over.wait(0.05):
                     return
-            first.append(time.perf_counter() - start)
+            if first is not None:
+                first.append(time.perf_counter() - start)
 
         watcher = threading.Thread(target=watch)
         watcher.start()
         try:
             subprocess.run(
-                [sys.executable, "-m", "nf_resnets", "sweep", "--grid", *grid, "--model", MODEL,
-                 "--epochs", str(EPOCHS), "--out", str(out)],
+                [sys.executable, "-m", "nf_resnets", "sweep", "--grid", *grid, "--model", model,
+                 "--epochs", str(epochs), "--out", str(out), *options],
                 cwd=fresh.ROOT, check=True, capture_output=True,
             )  # fmt: skip
         finally:
+            seconds = time.perf_counter() - start
             over.set()
             watcher.join()
+        return seconds
 
 
 def in_torch(runs: int) -> None:

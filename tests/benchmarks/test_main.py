@@ -22,18 +22,18 @@ def compilation_cache():
 
 def part(monkeypatch, *rows):
     """A part of the benchmarks that finds these rows."""
-    module = types.ModuleType("benchmarks.depth")
-    module.TITLE, module.unavailable = "Depth", lambda: None
+    module = types.ModuleType("benchmarks.growth")
+    module.TITLE, module.unavailable = "Growth", lambda: None
     module.measure = lambda *, quick: iter(rows)
-    monkeypatch.setitem(sys.modules, "benchmarks.depth", module)
+    monkeypatch.setitem(sys.modules, "benchmarks.growth", module)
 
 
 def row(value, limit=None, **options):
-    return Row("depth", "wrn", "this / that", Ratio(value, value, value), limit, **options)
+    return Row("growth", "wrn", "this / that", Ratio(value, value, value), limit, **options)
 
 
 def run(out):
-    return command.main(command.Settings(only=("depth",), out=out))
+    return command.main(command.Settings(only=("growth",), out=out))
 
 
 def test_it_keeps_what_it_found(monkeypatch, tmp_path):
