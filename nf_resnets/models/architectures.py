@@ -8,8 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
-
 from nf_resnets import schemes
 from nf_resnets.models.resnet import SIZES, CifarResNet, ResNet, WideResNet
 from nf_resnets.models.transformer import Transformer
@@ -29,9 +27,6 @@ class Architecture:
       form: how its networks are called, in an error's list.
       pattern: the regular expression of these names, a group for each number.
       build: ``build(*numbers, scheme=..., **options)`` makes the module.
-      tiny: the numbers and the options of a network as small as tests want it.
-      example: ``example(batch_size)`` makes inputs for that one, as ``model.init`` takes them after
-        the key.
       inputs: what its networks take.
     """
 
@@ -41,14 +36,7 @@ class Architecture:
     form: str
     pattern: str
     build: Callable[..., Any] = dataclasses.field(repr=False)
-    tiny: tuple[tuple[int, ...], dict[str, Any]] = dataclasses.field(repr=False)
-    example: Callable[[int], tuple[np.ndarray, ...]] = dataclasses.field(repr=False)
     inputs: Literal["images", "tokens"] = "images"
-
-    def smallest(self, scheme: str | schemes.Scheme, **options: Any) -> Any:
-        """A network of a few channels, with each part that its larger ones have."""
-        numbers, small = self.tiny
-        return self.build(*numbers, scheme=scheme, **{**small, **options})
 
     def schemes(self) -> tuple[str, ...]:
         """The names of all registered schemes that are for it."""
@@ -104,21 +92,6 @@ def _parsed(name: str) -> tuple[Architecture, list[int]]:
     raise ValueError(f"name={str(name)[:40]!r} found; expected {', '.join(forms)} or {last}.")
 
 
-def _images(side: int, batch_size: int) -> tuple[np.ndarray, ...]:
-    rng = np.random.default_rng(0)
-    return (rng.standard_normal((batch_size, side, side, 3), dtype=np.float32),)
-
-
-def _tokens(vocab_size: int, batch_size: int) -> tuple[np.ndarray, ...]:
-    """Source and target; the last source's second half is padding."""
-    rng = np.random.default_rng(0)
-    source, target = (
-        rng.integers(1, vocab_size, (batch_size, length), dtype=np.int32) for length in (6, 5)
-    )
-    source[-1, 3:] = 0
-    return source, target
-
-
 def _transformer(num_layers: int, vocab_size: int = 10_000, **options: Any) -> Transformer:
     return Transformer(num_layers=num_layers, vocab_size=vocab_size, **options)
 
@@ -132,13 +105,8 @@ def _resnet(version: Literal[1, 2]) -> Architecture:
         form=f"resnet-{'/'.join(map(str, SIZES))}{end}",
         pattern=rf"resnet-({'|'.join(map(str, SIZES))}){end}",
         build=partial(ResNet, version=version),
-        tiny=((50,), {"stem_channels": 4, "num_classes": 10}),
-        example=partial(_images, 32),
     )
 
-
-_TINY_VGG = {"stem_channels": 4, "num_classes": 10, "classifier": (12, 8), "pool_size": 2}
-_TINY_TRANSFORMER = {"vocab_size": 11, "d_model": 8, "num_heads": 2, "d_ff": 16}
 
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture
@@ -150,8 +118,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             form="cifar-resnet-(6n+2)",
             pattern=f"cifar-resnet-{NUMBER}",
             build=CifarResNet,
-            tiny=((20,), {"stem_channels": 4}),
-            example=partial(_images, 8),
         ),
         Architecture(
             name="wrn",
@@ -160,8 +126,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             form="wrn-(6N+4)-k",
             pattern=f"wrn-{NUMBER}-{NUMBER}",
             build=WideResNet,
-            tiny=((22, 1), {"stem_channels": 4}),
-            example=partial(_images, 8),
         ),
         _resnet(1),
         _resnet(2),
@@ -172,8 +136,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             form=f"vgg-{'/'.join(map(str, CONFIGURATIONS))}",
             pattern=rf"vgg-({'|'.join(map(str, CONFIGURATIONS))})",
             build=VGG,
-            tiny=((11,), _TINY_VGG),
-            example=partial(_images, 32),
         ),
         Architecture(
             name="transformer",
@@ -182,8 +144,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             form="transformer-N",
             pattern=f"transformer-{NUMBER}",
             build=_transformer,
-            tiny=((3,), _TINY_TRANSFORMER),
-            example=partial(_tokens, _TINY_TRANSFORMER["vocab_size"]),
             inputs="tokens",
         ),
     )

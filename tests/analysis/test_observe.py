@@ -11,6 +11,7 @@ from flax import linen as nn
 from experiments.untrained import forward
 from nf_resnets import analysis, schemes
 from nf_resnets.models import architectures
+from tests.models.smallest import example, smallest
 from tests.models.trees import quick_jit
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)), jnp.float32)
@@ -126,7 +127,7 @@ def test_each_block_begins_where_the_one_before_ends(name, scheme):
     """Also where a shortcut's layer stands behind the block's first norm, bias or activation."""
     architecture = architectures.ARCHITECTURES[name]
     images = jnp.asarray(np.random.default_rng(0).normal(size=(2, SIDE, SIDE, 3)), jnp.float32)
-    model = architecture.smallest(scheme)
+    model = smallest(architecture, scheme)
     variables = started(model, images)
     stats = {name: tree for name, tree in variables.items() if name == "batch_stats"}
     network = forward(model, stats)
@@ -152,8 +153,8 @@ def test_each_block_begins_where_the_one_before_ends(name, scheme):
 
 def test_a_transformers_branches_are_the_encoders_then_the_decoders():
     architecture = architectures.ARCHITECTURES["transformer"]
-    source, target = architecture.example(2)
-    model = architecture.smallest("plain")
+    source, target = example(architecture, 2)
+    model = smallest(architecture, "plain")
     params = started(model, source, target)["params"]
     network, labels = forward(model), jnp.asarray(target)
     look = functools.partial(analysis.observe, network)

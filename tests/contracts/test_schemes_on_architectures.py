@@ -14,6 +14,7 @@ import pytest
 
 from nf_resnets import roles, schemes
 from nf_resnets.models import ARCHITECTURES
+from tests.models.smallest import example, smallest
 from tests.models.trees import quick_jit
 
 
@@ -56,14 +57,14 @@ KEY = jax.random.key(0)
 def _shapes(architecture, scheme):
     """A small network, its logits of three examples as shapes, and so its variables."""
     found = ARCHITECTURES[architecture]
-    model = found.smallest(scheme)
-    return model, *jax.eval_shape(model.init_with_output, KEY, *found.example(3))
+    model = smallest(found, scheme)
+    return model, *jax.eval_shape(model.init_with_output, KEY, *example(found, 3))
 
 
 def _network(architecture, scheme, batch=3):
     """A small network, inputs for it, and its variables as shapes."""
     model, _, variables = _shapes(architecture, scheme)
-    return model, ARCHITECTURES[architecture].example(batch), variables
+    return model, example(ARCHITECTURES[architecture], batch), variables
 
 
 def _drawn(shapes, seed=0):
@@ -195,7 +196,7 @@ def test_what_does_not_fit_is_refused(architecture):
     assert others
     for scheme in others:
         with pytest.raises(ValueError, match=f"^scheme={scheme!r} is for "):
-            found.smallest(scheme)
+            smallest(found, scheme)
 
 
 def test_every_scheme_is_on_an_architecture():

@@ -9,13 +9,14 @@ import pytest
 from nf_resnets import roles
 from nf_resnets.models import ARCHITECTURES
 from nf_resnets.roles import Role
+from tests.models.smallest import example, smallest
 from tests.models.trees import quick_jit, random_variables
 
 
 def _shapes(architecture, scheme):
     found = ARCHITECTURES[architecture]
-    model = found.smallest(scheme)
-    return model, jax.eval_shape(model.init, jax.random.key(0), *found.example(2))["params"]
+    model = smallest(found, scheme)
+    return model, jax.eval_shape(model.init, jax.random.key(0), *example(found, 2))["params"]
 
 
 def _count(architecture, scheme, role, ending=""):
@@ -67,8 +68,8 @@ def _leaves(architecture, scheme):
 
 def test_regularised_skipinit_has_dropout_and_is_skipinit_otherwise():
     found = ARCHITECTURES["wrn"]
-    (images,) = found.example(4)
-    plain, model = (found.smallest(name) for name in ("skipinit", "regularized_skipinit"))
+    (images,) = example(found, 4)
+    plain, model = (smallest(found, name) for name in ("skipinit", "regularized_skipinit"))
     variables = random_variables(model, 0, images.shape[1:])
     with pytest.raises(ValueError, match="keys=None found; a network with dropout"):
         model.apply(variables, images, train=True)

@@ -9,6 +9,7 @@ import pytest
 
 from nf_resnets import init
 from nf_resnets.models import ARCHITECTURES, DynamicTanh
+from tests.models.smallest import example, smallest
 from tests.trees.network import pairs
 
 X = np.array([[-30.0, -1.0, 0.0, 0.3, 2.0]], "f4")
@@ -34,8 +35,8 @@ def test_the_function_and_its_slope_at_0(erf):
 @pytest.mark.parametrize("name", ["dyt", "derf"])
 def test_the_input_scales_start_where_they_are_told_to(name):
     found = ARCHITECTURES["transformer"]
-    model = found.smallest(name)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *found.example(2))["params"]
+    model = smallest(found, name)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *example(found, 2))["params"]
     params = jax.tree.map(lambda leaf: np.full(leaf.shape, 7.0, "f4"), shapes)
     for options, near, others in (({}, 0.5, 0.5), ({"alpha": 0.2, "attention": 0.8}, 0.8, 0.2)):
         after = init.dyt(params, model.num_branches, **options)
@@ -53,8 +54,8 @@ def test_the_input_scales_start_where_they_are_told_to(name):
 
 def test_what_is_no_dyt_is_refused():
     found = ARCHITECTURES["transformer"]
-    model = found.smallest("layernorm_pre")
-    params = jax.eval_shape(model.init, jax.random.key(0), *found.example(2))["params"]
+    model = smallest(found, "layernorm_pre")
+    params = jax.eval_shape(model.init, jax.random.key(0), *example(found, 2))["params"]
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), params)
     with pytest.raises(ValueError, match="no input scale of DyT found by alphas="):
         init.dyt(params, model.num_branches)

@@ -12,6 +12,7 @@ from nf_resnets import init, models, roles
 from nf_resnets.init import Rules
 from nf_resnets.models import layers
 from tests.init.noted import network_of, noted
+from tests.models.smallest import example, smallest
 from tests.models.trees import quick_jit
 from tests.trees.network import pairs
 
@@ -27,7 +28,7 @@ def _without_bias(layer, args, out):
 @pytest.mark.parametrize("name", ["wrn", "cifar-resnet", "resnet", "vgg"])
 def test_every_layer_has_deviation_one(name):
     architecture = models.ARCHITECTURES[name]
-    model, (images,) = architecture.smallest("lsuv"), architecture.example(5)
+    model, (images,) = smallest(architecture, "lsuv"), example(architecture, 5)
     shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
     rng = np.random.default_rng(2)
     # Far from variance 1, and biases that are not 0.

@@ -12,6 +12,7 @@ from nf_resnets import init, schemes
 from nf_resnets.analysis import observe
 from nf_resnets.init.nf_resnet import ALPHA
 from nf_resnets.models import ARCHITECTURES, WideResNet
+from tests.models.smallest import example, smallest
 from tests.models.trees import quick_jit
 from tests.trees.network import pairs
 
@@ -27,8 +28,8 @@ def test_beta_grows_by_alpha_squared_and_starts_again_after_a_transition():
 
 def test_the_published_draws():
     architecture = ARCHITECTURES["wrn"]
-    model = architecture.smallest("nf_resnet", stem_channels=16)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *architecture.example(2))["params"]
+    model = smallest(architecture, "nf_resnet", stem_channels=16)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *example(architecture, 2))["params"]
     given = jax.tree.map(lambda leaf: np.full(leaf.shape, 7, "f4"), shapes)
     result = init.nf_resnet(given, model.num_branches, key=jax.random.key(1))
     for path, leaf in pairs(result):

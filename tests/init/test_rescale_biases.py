@@ -18,6 +18,7 @@ from nf_resnets.models.layers import ChannelBias
 from nf_resnets.models.stage import Stage
 from nf_resnets.roles import path_name
 from tests.init.noted import network_of, noted
+from tests.models.smallest import smallest
 from tests.models.trees import quick_jit, random_variables
 from tests.trees.network import pairs
 
@@ -27,8 +28,8 @@ NETWORKS = {
     "wide": (WIDE, 8),
     "wide, unrolled": (WIDE.clone(unroll=9), 8),
     "wide, remat": (WIDE.clone(remat=True), 8),
-    "bottleneck": (models.ARCHITECTURES["resnet"].smallest("rescalenet"), 32),
-    "vgg": (models.ARCHITECTURES["vgg"].smallest("rescalenet"), 32),
+    "bottleneck": (smallest(models.ARCHITECTURES["resnet"], "rescalenet"), 32),
+    "vgg": (smallest(models.ARCHITECTURES["vgg"], "rescalenet"), 32),
 }
 
 

@@ -14,6 +14,7 @@ from nf_resnets import analysis, init, schemes
 from nf_resnets.init import Rules
 from nf_resnets.models import ARCHITECTURES
 from nf_resnets.roles import path_name
+from tests.models.smallest import example, smallest
 from tests.models.trees import quick_jit
 from tests.trees.network import pairs
 
@@ -32,8 +33,8 @@ SHAPES = {
 
 def _shapes(name, scheme="rescalenet", **options):
     architecture = ARCHITECTURES[name]
-    model = architecture.smallest(scheme, stem_channels=16, **options)
-    return model, jax.eval_shape(model.init, jax.random.key(0), *architecture.example(2))["params"]
+    model = smallest(architecture, scheme, stem_channels=16, **options)
+    return model, jax.eval_shape(model.init, jax.random.key(0), *example(architecture, 2))["params"]
 
 
 def _deviation(path, shape, sizes, m, *, first=1, dropout=0.0):
@@ -219,18 +220,18 @@ def test_with_a_constant_for_each_branch_gradients_fall_more_with_the_depth():
     anatomy = dataclasses.replace(paper.anatomy, residual=by_depth)
     architecture, key = ARCHITECTURES["cifar-resnet"], jax.random.key(0)
     first, second = (
-        architecture.smallest(each, stem_channels=4)
+        smallest(architecture, each, stem_channels=4)
         for each in (dataclasses.replace(paper, anatomy=anatomy), paper)
     )
     depth = second.num_branches
-    given = quick_jit(first.init)(key, *architecture.example(2))["params"]
+    given = quick_jit(first.init)(key, *example(architecture, 2))["params"]
     rescaled = init.rescalenet(given, depth, key=key)
     he = jax.tree_util.tree_map_with_path(
         lambda path, drawn, other: other if "/shortcut/" in path_name(path) else drawn,
         init.he(given, key),
         rescaled,
     )
-    images = jax.random.normal(jax.random.key(1), architecture.example(2)[0].shape)
+    images = jax.random.normal(jax.random.key(1), example(architecture, 2)[0].shape)
 
     def value_and_gradient(model, params):
         def loss(tree):

@@ -9,6 +9,7 @@ from nf_resnets import models
 from nf_resnets.models import architectures
 from nf_resnets.models.layers import GhostBatchNorm, GroupNorm
 from nf_resnets.training.apply import train_apply
+from tests.models.smallest import example, smallest
 
 BATCH = 7  # which no network of these has as a side, or as channels
 # One scheme for each part that a network may have: norms, scalars, biases, gains, dropout.
@@ -21,8 +22,8 @@ NETWORKS = (
 def kept(name, scheme, dtype, **options):
     """What the forward pass of a training step leaves for the backward pass, as shapes."""
     architecture = architectures.ARCHITECTURES[name]
-    model = architecture.smallest(scheme, dtype=models.dtype_of(dtype), **options)
-    inputs = tuple(map(jnp.asarray, architecture.example(BATCH)))
+    model = smallest(architecture, scheme, dtype=models.dtype_of(dtype), **options)
+    inputs = tuple(map(jnp.asarray, example(architecture, BATCH)))
     variables = jax.eval_shape(model.init, jax.random.key(0), *inputs)
     keys = jax.random.split(jax.random.key(1), BATCH)
 

@@ -9,6 +9,7 @@ import pytest
 from nf_resnets import roles, schemes
 from nf_resnets.models import ARCHITECTURES
 from nf_resnets.roles import LAYER_ROLES, Role
+from tests.models.smallest import example, smallest
 
 PAIRS = [
     (architecture, scheme)
@@ -24,8 +25,8 @@ ELEMENTWISE = ("dyt", "derf")
 def network_of(architecture, scheme):
     """A function of parameters and inputs, with shapes of both."""
     found = ARCHITECTURES[architecture]
-    model = found.smallest(scheme)
-    inputs = found.example(2)
+    model = smallest(found, scheme)
+    inputs = example(found, 2)
     if found.inputs == "images":
         side = SIDES.get(architecture, 32)
         inputs = (jax.ShapeDtypeStruct((2, side, side, 3), jnp.float32),)

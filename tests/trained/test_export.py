@@ -9,6 +9,7 @@ import pytest
 from nf_resnets import trained
 from nf_resnets.models import ARCHITECTURES
 from nf_resnets.trained.export import export, save_export
+from tests.models.smallest import smallest
 from tests.models.trees import quick_jit
 from tests.trained.networks import drawn, network, takes
 
@@ -47,7 +48,7 @@ def test_the_round_trip_through_a_file(tmp_path, scheme):
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "transformer"])
 def test_every_architecture_is_exported(architecture):
     image = (32, 32, 3)
-    model = ARCHITECTURES[architecture].smallest("plain")
+    model = smallest(ARCHITECTURES[architecture], "plain")
     made = trained.Trained(model, drawn(model, image), takes(image, model.num_classes))
     program = jax.export.deserialize(export(made).serialize())
     images = pixels(2, image)

@@ -11,6 +11,7 @@ import safetensors.numpy
 
 from nf_resnets import schemes, trained
 from nf_resnets.models import ARCHITECTURES
+from tests.models.smallest import smallest
 from tests.trained.networks import (
     assert_same,
     drawn,
@@ -35,7 +36,7 @@ def image_of(architecture):
     [*((name, "plain") for name in ARCHITECTURES), *(("wrn", scheme) for scheme in SCHEMES)],
 )
 def test_every_network_comes_back_as_it_was(tmp_path, architecture, scheme):
-    model = ARCHITECTURES[architecture].smallest(scheme)
+    model = smallest(ARCHITECTURES[architecture], scheme)
     if architecture == "transformer":
         inputs = trained.Sentences("de", "en", b"model of de", b"model of en")
     else:
@@ -76,7 +77,7 @@ def test_the_file_is_what_the_format_says(tmp_path):
 
 
 def test_one_vocabulary_for_both_languages_is_kept_once(tmp_path):
-    model = ARCHITECTURES["transformer"].smallest("fixup")
+    model = smallest(ARCHITECTURES["transformer"], "fixup")
     variables = drawn(model)
     names = set()
     for target in (b"one", b"another"):
