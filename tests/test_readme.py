@@ -75,7 +75,7 @@ def test_the_commands_of_the_shell_examples_are_there(monkeypatch, capsys):
             assert re.search(rf"{option}\b", said), (name, option)
 
 
-@pytest.mark.parametrize("folder", ["bench-cpu", "bench-cpu-profile"])
+@pytest.mark.parametrize("folder", ["bench-cpu", "bench-cpu-growth", "bench-cpu-profile"])
 def test_the_table_of_the_benchmarks_is_that_of_its_rows(folder):
     kept = json.loads((ROOT / f"results/{folder}/bench.json").read_text())
     rows = []

@@ -133,8 +133,8 @@ def _result(folder: Path) -> Result:
     if folder.name.startswith("bench"):
         module, source, scale = "benchmarks", ROOT / "benchmarks" / "__main__.py", "bench"
         command = "make bench"
-        if folder.name.endswith("-profile"):
-            command += " BENCH_ARGS='--only profile'"
+        if part := folder.name.removeprefix("bench-cpu").removeprefix("-"):
+            command += f" BENCH_ARGS='--only {part}'"
     else:
         name, _, rest = folder.name.partition("-")
         source = ROOT / "experiments" / f"{name}.py"

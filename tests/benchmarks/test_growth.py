@@ -11,11 +11,11 @@ def test_the_exponent_is_that_of_the_largest_sizes():
 
 
 @pytest.mark.slow
-def test_depth_costs_memory_and_less_of_it_recomputed():
-    costs = {layers: growth.depth(layers) for layers in (10, 100)}
+def test_activations_grow_as_the_depth_and_recomputed_as_its_root():
+    costs = {layers: growth.activations(layers) for layers in (100, 1000)}
     kept, recomputed = (
-        growth.exponent({n: one[f"memory{form}, MiB"] for n, one in costs.items()}).value
-        for form in ("", " with remat")
+        growth.exponent({n: one[f"activations{form}, MiB"] for n, one in costs.items()}).value
+        for form in growth.FORMS
     )
-    # 3 blocks and 48 of them; at this depth the images' own part of the memory is not small yet.
-    assert 0.5 < kept < 1.05 and recomputed < kept
+    # The images' own part, and groups of a whole number of blocks, hide a tenth of the exponent.
+    assert kept == pytest.approx(1, abs=0.1) and recomputed == pytest.approx(0.5, abs=0.1)
