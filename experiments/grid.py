@@ -17,7 +17,10 @@ IN_WORDS = {
     "peak_lr": "learning rate {:g}", "weight_decay": "weight decay {:g}", "steps": "{} steps",
     "epochs": "{:g} epochs",
 }  # fmt: skip
-DATASETS = {"digits": "8x8 digits", "cifar10": "CIFAR-10", "digits_jpeg": "digits as JPEG files"}
+DATASETS = {
+    "digits": "8x8 digits", "digits_jpeg": "digits as JPEG files", "cifar10": "CIFAR-10",
+    "cifar10[:5000]": "5,000 images of CIFAR-10",
+}  # fmt: skip
 
 
 def grid(base: Mapping[str, Any], **axes: Sequence[Any]) -> list[Point]:

@@ -41,7 +41,8 @@ VERDICTS = ("shown", "in part", "not shown", "contradicted", "not run")
 STATISTICS = {"mean": statistics.mean, "min": min, "max": max}
 DATASETS = {
     "digits": "8x8 digits", "digits_jpeg": "digits streamed at 32 pixels", "cifar10": "CIFAR-10",
-    "made": "generated sentences", "multi30k_translate/de-en": "Multi30k",
+    "cifar10[:5000]": "5,000 images of CIFAR-10", "made": "generated sentences",
+    "multi30k_translate/de-en": "Multi30k",
 }  # fmt: skip
 
 

@@ -55,12 +55,14 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     The others are read with TensorFlow Datasets, in the order of the files, from what has been
     prepared on disk: nothing is ever downloaded here. TensorFlow is needed for a copy in tfrecord
     format only. ``svhn_extra`` is ``svhn_cropped`` with its 531,131 easier images after the 73,257
-    of the training split, as published results have it.
+    of the training split, as published results have it. ``cifar10[:5000]`` has the first 5,000
+    images of the training split, and the whole test split.
 
     Args:
-      name: one of ``DATASETS``; or the path of a folder for :func:`from_folder`, as ``"photos"``,
-        ``"photos@32"`` for ``size=32`` or ``"photos@32x48"`` for ``size=(32, 48)``; or that of an
-        ``.npz`` file for :func:`from_npz`, or of the binary files for :func:`from_cifar`.
+      name: one of ``DATASETS``, or the first images of one; or the path of a folder for
+        :func:`from_folder`, as ``"photos"``, ``"photos@32"`` for ``size=32`` or ``"photos@32x48"``
+        for ``size=(32, 48)``; or that of an ``.npz`` file for :func:`from_npz`, or of the binary
+        files for :func:`from_cifar`.
       data_dir: the folder that TensorFlow Datasets was given, which holds ``<name>/<version>``;
         None is its default. For ``cifar10`` also the folder of the binary files, or the one in
         which ``cifar-10-batches-bin`` lies.
@@ -74,7 +76,11 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     Example:
       >>> load("digits").train.images.shape
       (1437, 8, 8, 1)
+      >>> load("digits[:100]").train.images.shape
+      (100, 8, 8, 1)
     """
+    if part := re.fullmatch(rf"({'|'.join(DATASETS)})\[:(\d+)\]", name):
+        return _first(load(part[1], data_dir), int(part[2]))
     if name not in DATASETS:
         return _from_path(str(name))
     if name in _BINARY and data_dir is not None:
@@ -83,6 +89,14 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
             if _is_cifar(folder):
                 return dataclasses.replace(from_cifar(folder), name=name)
     return _digits() if name == "digits" else _from_tfds(name, data_dir)
+
+
+def _first(whole: Dataset, count: int) -> Dataset:
+    name, train = f"{whole.name}[:{count}]", whole.train
+    if not 0 < count <= len(train.labels):
+        raise ValueError(f"data set {name!r} found; it has {len(train.labels):,} training images.")
+    part = Split(train.images[:count], train.labels[:count])
+    return from_splits(name, part, whole.test, whole.class_names, whole.max_value)
 
 
 def _from_path(name: str) -> Dataset:

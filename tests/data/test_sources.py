@@ -36,6 +36,15 @@ def test_the_split_of_digits_is_pinned():
     assert _sha256(digits.test.images) == PINNED_TEST
 
 
+def test_the_first_images_of_a_set_are_trained_on_and_all_of_its_test_split_is_tested_on():
+    few, digits = load("digits[:100]"), load("digits")
+    np.testing.assert_array_equal(few.train.images, digits.train.images[:100])
+    np.testing.assert_array_equal(few.test.labels, digits.test.labels)
+    assert few.mean != digits.mean and few.name == "digits[:100]"
+    with pytest.raises(ValueError, match=r"'digits\[:1438\]' found; it has 1,437 training images"):
+        load("digits[:1438]")
+
+
 PINNED_TRAIN = "2b11282ac0c9af15c6e440ea3209a19e467e9c3f5787227001b1e8de89b6cafa"
 PINNED_TEST = "fe6e2083756fdae81f16c5e5d75e3b22573ec192a46d4d9f7314883b9dd63848"
 
