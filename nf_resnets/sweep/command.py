@@ -35,9 +35,6 @@ from nf_resnets.training.display import Display, duration_text
 from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.run import Plan
 
-Keep = Callable[[Sweep, Path], Any]
-"""``keep(sweep, folder)`` makes a sweep save its networks, and returns a callback that prunes."""
-
 
 def base_of(settings: RunSettings) -> dict[str, Any]:
     """The settings that a command line changes."""
@@ -47,7 +44,7 @@ def base_of(settings: RunSettings) -> dict[str, Any]:
 
 def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any],
         title: str, *, metrics: Sequence[str] = METRICS, read: Callable[[Row], Row] = dict,
-        keep: Keep | None = None) -> Result | None:  # fmt: skip
+        ) -> Result | None:  # fmt: skip
     """Makes what is missing of a sweep; None after a dry run, and on all but process 0.
 
     ``base`` are the settings that are no axes, where they are not the defaults. For ``--extend``
@@ -67,7 +64,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         sweep.task.check(plan, data_devices)
     with hosts.abort_on_error():
         if not options.dry_run:
-            return _run(options, sweep, title, metrics, read, keep)
+            return _run(options, sweep, title, metrics, read)
         _dry_run(options, sweep, chips)
         return None
 
@@ -141,7 +138,7 @@ def values_in_words(name: str, values: Sequence[Any]) -> str:
 
 def _run(
     options: Options, sweep: Sweep, title: str, metrics: Sequence[str],
-    read: Callable[[Row], Row], keep: Keep | None,
+    read: Callable[[Row], Row],
 ) -> Result | None:  # fmt: skip
     store_programs(options.out)
     writes = hosts.is_process_zero()
@@ -162,7 +159,7 @@ def _run(
             rows, submit = Rows(options.out), on_ray.submitter(options.ray)
 
             def make(sweep: Sweep, **hooks: Any) -> Outcome:
-                return on_ray.make(options, sweep, submit, on_ray.slots(), keep=keep, **hooks)
+                return on_ray.make(options, sweep, submit, on_ray.slots(), **hooks)
 
         if writes:
             runs, count = sweep.size, len(sweep.programs)
@@ -173,7 +170,7 @@ def _run(
                 flush=True,
             )
             say_what_is_damaged(rows)
-        sweep, outcome = _make_and_grow(options, sweep, rows, make, stop, metrics, read, keep)
+        sweep, outcome = _make_and_grow(options, sweep, rows, make, stop, metrics, read)
     # Another process than this one can have been told to stop.
     code = stop.exit_code or (143 if outcome.stopped else 0)
     counts = Counter(row["state"] for row in outcome.rows.values())
@@ -212,18 +209,15 @@ def say_what_is_damaged(rows: Rows) -> None:
 
 def _make_and_grow(
     options: Options, sweep: Sweep, rows: Rows, make: Callable[..., Outcome], stop: Preemption,
-    metrics: Sequence[str], read: Callable[[Row], Row], keep: Keep | None,
+    metrics: Sequence[str], read: Callable[[Row], Row],
 ) -> tuple[Sweep, Outcome]:  # fmt: skip
     """Makes what is missing, and adds rates for as long as the best one lies at an edge."""
     grown = dict.fromkeys(("lowest", "highest"), 0)
     while True:
-        networks = [] if keep is None else [keep(sweep, options.out)]
         # Only while runs are trained is there anything to save: before and after, a signal ends the
         # process at once.
-        with watched(sweep.plans, rows, options.logs, options.out, *networks) as callback, stop:
+        with watched(sweep.plans, rows, options.logs, options.out) as callback, stop:
             outcome = make(sweep, callback=callback, stop=lambda: stop.requested)
-        for each in networks if hosts.is_process_zero() else ():
-            each.prune()
         if outcome.stopped or (stop.requested and jax.process_count() == 1):
             return sweep, outcome
         more = None

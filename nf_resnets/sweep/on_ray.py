@@ -67,15 +67,13 @@ def slots() -> int:
 
 
 def make_shard(
-    options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any], keep: Any = None
+    options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]
 ) -> int:
     """Makes the missing runs of a shard of a sweep, and returns how many it has of its own.
 
-    Nothing is printed or drawn; ``options`` says which shard, and where. ``keep`` saves networks.
+    Nothing is printed or drawn; ``options`` says which shard, and where.
     """
     sweep = make_sweep(axes, base, load=lambda name: data.load(name, options.data_dir))
-    if keep is not None:
-        keep(sweep, options.out)
     with Rows(options.out, options.shard).open() as rows:
         if options.retry:
             rows.retry()
@@ -84,7 +82,7 @@ def make_shard(
 
 def make(
     options: Options, sweep: Sweep, submit: Submit, count: int, callback: Callback,
-    stop: Callable[[], bool], keep: Any = None,
+    stop: Callable[[], bool],
 ) -> Outcome:  # fmt: skip
     """Makes a sweep's missing runs as shards that an executor runs elsewhere.
 
@@ -97,7 +95,7 @@ def make(
     shards = [
         dataclasses.replace(options, shard=(index, count), execution=how) for index in range(count)
     ]
-    futures = [submit(make_shard, shard, sweep.axes, sweep.base, keep) for shard in shards]
+    futures = [submit(make_shard, shard, sweep.axes, sweep.base) for shard in shards]
     rows, looked = Rows(options.out), 0.0
     over = set(rows.keys())
     while True:
