@@ -37,10 +37,10 @@ class FindLr:
 
     rates: str = "2^-8:2^2"
     """The rates, as a sweep's --grid has them: a range of powers, or numbers with commas between
-    them. While the best one lies at an edge, rates beyond it are added: see --extend."""
+    them."""
     seeds: int = 3
     """Runs at each rate, from --seed on."""
-    options: SweepOptions = Options(out=Path("runs/find_lr"), extend=3)
+    options: SweepOptions = Options(out=Path("runs/find_lr"))
     settings: RunOptions = RunSettings()
 
     def __call__(self) -> int:
@@ -53,11 +53,10 @@ class FindLr:
         axes["seed"] = tuple(range(first, first + self.seeds))
         if not {"epochs", "steps"} & set(base):
             base["steps"] = STEPS
-        result = command.run(
-            self.options, axes, base, "Learning rates", metrics=("train_loss",), read=at_end
-        )
+        result = command.run(self.options, axes, base, "Learning rates")
         if result is None:
             return 0
+        result = dataclasses.replace(result, rows=[at_end(row) for row in result.rows])
         code = finish(result, self.options, title="Learning rates of short runs")
         print("\n" + answer(optimum(result.rows, metric="train_loss")))
         return code

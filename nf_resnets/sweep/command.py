@@ -24,10 +24,10 @@ from nf_resnets.sweep import engine, for_topology, on_ray
 from nf_resnets.sweep.engine import Execution, Outcome, store_programs
 from nf_resnets.sweep.grid import Sweep, make_sweep
 from nf_resnets.sweep.options import Logs, Options, check
-from nf_resnets.sweep.results import METRICS, STOPPED, Result, makers, states_in_words
+from nf_resnets.sweep.results import STOPPED, Result, makers, states_in_words
 from nf_resnets.sweep.rows import FAILED, Rows, write_csv
-from nf_resnets.sweep.select import Row, optima
-from nf_resnets.sweep.settings import RunSettings, typed, value_text
+from nf_resnets.sweep.select import Row
+from nf_resnets.sweep.settings import RunSettings, value_text
 from nf_resnets.topology import topology_devices
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callbacks
@@ -43,12 +43,10 @@ def base_of(settings: RunSettings) -> dict[str, Any]:
 
 
 def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any],
-        title: str, *, metrics: Sequence[str] = METRICS, read: Callable[[Row], Row] = dict,
-        ) -> Result | None:  # fmt: skip
+        title: str) -> Result | None:  # fmt: skip
     """Makes what is missing of a sweep; None after a dry run, and on all but process 0.
 
-    ``base`` are the settings that are no axes, where they are not the defaults. For ``--extend``
-    rates are compared by ``metrics`` of ``read(row)``.
+    ``base`` are the settings that are no axes, where they are not the defaults.
     """
     check(options)
     options = dataclasses.replace(options, out=options.out.expanduser())
@@ -64,7 +62,7 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
         sweep.task.check(plan, data_devices)
     with hosts.abort_on_error():
         if not options.dry_run:
-            return _run(options, sweep, title, metrics, read)
+            return _run(options, sweep, title)
         _dry_run(options, sweep, chips)
         return None
 
@@ -136,10 +134,7 @@ def values_in_words(name: str, values: Sequence[Any]) -> str:
     return ", ".join(words if len(words) <= 12 else [*words[:5], f"... {words[-1]}"])
 
 
-def _run(
-    options: Options, sweep: Sweep, title: str, metrics: Sequence[str],
-    read: Callable[[Row], Row],
-) -> Result | None:  # fmt: skip
+def _run(options: Options, sweep: Sweep, title: str) -> Result | None:
     store_programs(options.out)
     writes = hosts.is_process_zero()
     if writes:
@@ -152,13 +147,13 @@ def _run(
             if options.retry:
                 rows.retry()
 
-            def make(sweep: Sweep, **hooks: Any) -> Outcome:
+            def make(**hooks: Any) -> Outcome:
                 how = options.execution
                 return engine.make(sweep.task, sweep.plans, rows, execution=how, **hooks)
         else:
             rows, submit = Rows(options.out), on_ray.submitter(options.ray)
 
-            def make(sweep: Sweep, **hooks: Any) -> Outcome:
+            def make(**hooks: Any) -> Outcome:
                 return on_ray.make(options, sweep, submit, on_ray.slots(), **hooks)
 
         if writes:
@@ -170,7 +165,10 @@ def _run(
                 flush=True,
             )
             say_what_is_damaged(rows)
-        sweep, outcome = _make_and_grow(options, sweep, rows, make, stop, metrics, read)
+        # Only while runs are trained is there anything to save: before and after, a signal ends the
+        # process at once.
+        with watched(sweep.plans, rows, options.logs, options.out) as callback, stop:
+            outcome = make(callback=callback, stop=lambda: stop.requested)
     # Another process than this one can have been told to stop.
     code = stop.exit_code or (143 if outcome.stopped else 0)
     counts = Counter(row["state"] for row in outcome.rows.values())
@@ -183,7 +181,7 @@ def _run(
         if code:
             raise SystemExit(code)
         return None
-    return _result(options, sweep, outcome, counts, code, read)
+    return _result(options, sweep, outcome, counts, code)
 
 
 def refuse_without_rows(folder: Path) -> None:
@@ -207,34 +205,6 @@ def say_what_is_damaged(rows: Rows) -> None:
         )
 
 
-def _make_and_grow(
-    options: Options, sweep: Sweep, rows: Rows, make: Callable[..., Outcome], stop: Preemption,
-    metrics: Sequence[str], read: Callable[[Row], Row],
-) -> tuple[Sweep, Outcome]:  # fmt: skip
-    """Makes what is missing, and adds rates for as long as the best one lies at an edge."""
-    grown = dict.fromkeys(("lowest", "highest"), 0)
-    while True:
-        # Only while runs are trained is there anything to save: before and after, a signal ends the
-        # process at once.
-        with watched(sweep.plans, rows, options.logs, options.out) as callback, stop:
-            outcome = make(sweep, callback=callback, stop=lambda: stop.requested)
-        if outcome.stopped or (stop.requested and jax.process_count() == 1):
-            return sweep, outcome
-        more = None
-        if options.extend and hosts.is_process_zero():
-            there = [read(row) for row in outcome.rows.values()]
-            more = growth(there, sweep.axes, grown, options.extend, metrics)
-        more = hosts.broadcast(more)
-        if more is None:
-            return sweep, outcome
-        rates = tuple(sorted({*sweep.axes["peak_lr"], *more}))
-        load = functools.partial(data.load, data_dir=options.data_dir)
-        sweep = make_sweep({**sweep.axes, "peak_lr": rates}, sweep.base, load=load)
-        if hosts.is_process_zero():
-            added = values_in_words("peak_lr", more)
-            print(f"The best rate lies at the grid's edge: adding {added}.")
-
-
 @contextlib.contextmanager
 def watched(
     plans: Sequence[Plan], rows: Rows, logs: Logs, folder: Path, *others: Any
@@ -254,42 +224,13 @@ def watched(
 
 
 def _result(
-    options: Options, sweep: Sweep, outcome: Outcome, counts: Counter[str], code: int,
-    read: Callable[[Row], Row],
-) -> Result:  # fmt: skip
+    options: Options, sweep: Sweep, outcome: Outcome, counts: Counter[str], code: int
+) -> Result:
     """What there is to show; the table is written anew, from the rows."""
-    rows = [dict(read(row)) for row in outcome.rows.values()]
+    rows = list(outcome.rows.values())
     with whole_file(options.out / "rows.csv") as new, open(new, "w", newline="") as file:
         write_csv(rows, file)
     failed = any(row["state"] in FAILED for row in rows)
     return Result(
         rows, sweep.axes, sweep.base, counts, code or int(failed), outcome.programs, makers(rows)
     )
-
-
-def growth(
-    rows: Sequence[Mapping[str, Any]], axes: Mapping[str, Sequence[Any]], grown: dict[str, int],
-    most: int, metrics: Sequence[str] = METRICS,
-) -> list[float] | None:  # fmt: skip
-    """Rates beyond the edges at which a best one lies, if it has ``grown`` less than ``most``."""
-    rates = sorted(axes.get("peak_lr", ()))
-    if len(rates) < 2:
-        return None
-    by = [name for name in axes if name not in ("peak_lr", "seed")]
-    edges = {
-        # Where every rate diverged, the best one is lower than all.
-        "lowest"
-        if best.best is None and any(rate.diverged for rate in best.rates)
-        else best.at_edge
-        for metric in metrics
-        for best in optima(rows, metric=metric, by=by)
-    }
-    more = []
-    for edge, rate, next_rate in (
-        ("lowest", rates[0], rates[1]), ("highest", rates[-1], rates[-2])
-    ):  # fmt: skip
-        if edge in edges and grown[edge] < most:
-            grown[edge] += 1
-            with contextlib.suppress(ValueError):  # no number is beyond the largest
-                more.append(typed("peak_lr", rate * rate / next_rate))
-    return more or None

@@ -92,9 +92,6 @@ class Options:
     topology: str | None = None
     """With --dry-run: compile every program for this TPU slice, such as v5e:4x4, on this machine,
     which needs none, and print what it needs of the chips and the least time it can take."""
-    extend: int = 0
-    """While a best rate lies at the edge of the grid, add a rate beyond it; at most so many times
-    on each side."""
     target: str = ""
     """A metric and its value, such as train_loss=0.5 or test_accuracy=0.9, to which the steps are
     counted at each batch size."""
@@ -112,9 +109,8 @@ def check(options: Options) -> None:
     index, count = options.shard
     if not 0 <= index < count:
         raise ValueError(f"--shard {index} {count} found; expected I N with 0 <= I < N.")
-    if count > 1 and (options.extend or options.ray):
-        other = "--extend" if options.extend else "--ray"
-        raise ValueError(f"{other} found with --shard; expected one of the two.")
+    if count > 1 and options.ray:
+        raise ValueError("--ray found with --shard; expected one of the two.")
     if options.topology and not options.dry_run:
         raise ValueError(
             f"--topology {options.topology} found without --dry-run; expected both, since programs "

@@ -92,7 +92,6 @@ def test_a_dry_run_says_what_it_would_take(made, monkeypatch, capsys):
         (("--grid", "seed=0:1", "--seed", "3"), "seed is an axis of the grid and given besides"),
         (("--epochs", "2", "--steps", "3"), "epochs=2 and steps=3 found"),
         (("--shard", "2", "2"), "--shard 2 2 found; expected I N with 0 <= I < N."),
-        (("--shard", "0", "2", "--extend", "1"), "--extend found with --shard; expected one of"),
         (("--dataset", "cifar10", "--data-dir", "/nowhere"), "cifar10"),
     ],
 )
@@ -105,35 +104,6 @@ def test_bad_input_is_refused_in_one_sentence_before_anything_starts(
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("runs/sweep/*"))
-
-
-def row(rate, accuracy, *, seed=0, state="finished"):
-    return {
-        "scheme": "fixup", "batch_size": 64, "peak_lr": rate, "seed": seed, "state": state,
-        "test_accuracy": accuracy, "train_loss": 1 - accuracy, "key": f"{rate}-{seed}",
-    }  # fmt: skip
-
-
-def test_the_grid_grows_where_the_best_rate_lies_at_its_edge():
-    axes, grown = {"peak_lr": (0.25, 0.5, 1.0), "seed": (0,)}, {"lowest": 0, "highest": 0}
-
-    def growth(*accuracies, most=1, grown=None):
-        rows = [
-            {
-                "scheme": "fixup", "batch_size": 64, "peak_lr": rate, "seed": 0, "key": str(rate),
-                "state": "finished" if value else "diverged", "test_accuracy": value,
-                "train_loss": 1 - value,
-            }
-            for rate, value in zip(axes["peak_lr"], accuracies, strict=True)
-        ]  # fmt: skip
-        return command.growth(rows, axes, grown or {"lowest": 0, "highest": 0}, most)
-
-    # Twice and no more.
-    rising = [growth(0.2, 0.4, 0.8, most=2, grown=grown) for _ in range(3)]
-    assert rising == [[2.0], [2.0], None]
-    assert growth(0.8, 0.4, 0.2) == growth(0.0, 0.0, 0.0) == [0.125]
-    # A best rate below one that diverged is no edge.
-    assert growth(0.2, 0.8, 0.4) is growth(0.2, 0.8, 0.0) is None
 
 
 def test_a_table_without_its_rows_is_not_overwritten(tmp_path):
