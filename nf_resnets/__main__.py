@@ -50,8 +50,6 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:
         print(__version__)
         return 0
-    if sys.argv[1:2] == ["--tyro-print-completion"]:
-        return _completion(prog)
     name = _chosen(prog, "COMMAND", COMMANDS)
     if name == "demo":
         return _experiment("fixup_fig3_depth", f"{prog} demo", scale="demo")
@@ -60,17 +58,9 @@ def main() -> int:
         name = _chosen(f"{prog} experiment", "NAME", titles)
         return _experiment(name, f"{prog} experiment {name}")
     from nf_resnets.sweep.command import end
-    from nf_resnets.sweep.options import with_config
 
     command = _command(name)
-
-    def called() -> int | None:
-        has_config = hasattr(command, "config")
-        default = with_config(command(), sys.argv[1:]) if has_config else None
-        code: int | None = read(command, f"{prog} {name}", default=default)()
-        return code
-
-    return end(called)
+    return end(lambda: read(command, f"{prog} {name}")())
 
 
 def _command(name: str) -> Any:
@@ -103,18 +93,6 @@ def _experiment(name: str, prog: str, **changed: Any) -> int:
     module: Any = importlib.import_module(experiments()[name])
     known = [module.EXPERIMENT] if hasattr(module, "EXPERIMENT") else []
     return int(module.run(*known, prog, **changed))
-
-
-def _completion(prog: str) -> int:
-    """Prints the completion of all commands for a shell: bash, zsh or tcsh."""
-    import tyro
-
-    commands = {name: _command(name) for name in COMMANDS if name not in ("demo", "experiment")}
-    shared = experiments()["fixup_fig3_depth"].rpartition(".")[0]
-    commands["demo"] = importlib.import_module(f"{shared}.main").Command
-    config = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
-    tyro.extras.subcommand_cli_from_dict(commands, prog=prog, config=config)
-    return 0
 
 
 def _title(module: str) -> str:

@@ -28,7 +28,7 @@ def test_help_is_under_the_commands_name_and_fits_the_terminal(typed, monkeypatc
 @pytest.mark.parametrize(
     "typed",
     ["sweep --grid peak_lr=x", "analyze --model vgg-11", "show gone",
-     "train --model wrn-11-1 --out {}/net", "train --config {}/gone",
+     "train --model wrn-11-1 --out {}/net",
      "demo --grid scheme=nonsense --out {}/demo"],
 )  # fmt: skip
 def test_bad_input_ends_with_one_code_and_one_sentence(typed, monkeypatch, capsys, tmp_path):

@@ -21,7 +21,7 @@ from nf_resnets import data, models, places, schemes, translation
 from nf_resnets.cli.sweep import RunOptions
 from nf_resnets.command_line import MISTAKE, printable, program
 from nf_resnets.machine import small_pages
-from nf_resnets.sweep.options import Config, DataDir, Logs
+from nf_resnets.sweep.options import DataDir, Logs
 from nf_resnets.sweep.overrides import BUILT, Overrides
 from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.trained import file, fit, pictures, predict, transfer
@@ -49,7 +49,6 @@ class Train:
 
     out: Out = Path("digits.safetensors")
     settings: RunOptions = fit.SETTINGS
-    config: Config = None
     samples: Path | None = None
     """A folder for ten images of the test split, to try predict on."""
     data_dir: DataDir = None

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from nf_resnets.sweep import command
-from nf_resnets.sweep.options import Config, Options
+from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.results import finish
 from nf_resnets.sweep.settings import RunSettings, parse
 
@@ -32,7 +32,6 @@ class Sweep:
 
     grid: tuple[str, ...] = ()
     """The axes, such as peak_lr=2^-8:2^2 batch_size=8,32,128,512 seed=0:4 scheme=fixup,skipinit."""
-    config: Config = None
     options: SweepOptions = Options()
     settings: RunOptions = RunSettings()
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from nf_resnets.sweep.settings import RunSettings, parse, points, typed
+from nf_resnets.sweep.settings import RunSettings, axis_text, parse, points, typed
 from tests.sweep.small import key
 
 
@@ -72,6 +72,10 @@ def test_axes_are_read_as_they_are_written():
         "steps": (8,),
     }
     assert parse(["batch_size=2^3:2^5"]) == {"batch_size": (8, 16, 32)}
+    # As a report's command has them.
+    for read in (parse(axes), parse(more)):
+        again = parse([axis_text(*axis) for axis in read.items()])
+        assert again == {name: tuple(values) for name, values in read.items()}
     # One point, however it was written, is there once.
     assert parse(["peak_lr=0.5,2^-1,5e-1,2^-2"]) == {"peak_lr": (0.5, 0.25)}
 
