@@ -58,8 +58,8 @@ def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, 
     devices = chips or jax.devices()
     data_devices = options.execution.devices_per_run or len(devices)
     engine.sweep_mesh(devices, data_devices)
-    for plan in sweep.firsts:
-        sweep.task.check(plan, data_devices)
+    for first, *_ in sweep.programs.values():
+        sweep.task.check(first, data_devices)
     with hosts.abort_on_error():
         if not options.dry_run:
             return _run(options, sweep, title)
@@ -80,31 +80,29 @@ def end(command: Callable[[], int | None]) -> int:
 
 def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
     """Prints what would be made, and how long it would take, here or on chips elsewhere."""
-    rows = list(Rows(options.out).read().values())
-    done = sweep.count(row for row in rows if not (options.retry and row["state"] in FAILED))
-    runs = Counter(plan.program for plan in sweep.firsts)
-    left = {
-        plan.program: (plan, runs[plan.program] * sweep.runs_of_each - done[plan.program])
-        for plan in sweep.firsts
-        if runs[plan.program] * sweep.runs_of_each > done[plan.program]
-    }
-    print(f"Grid: {sweep.size:,} runs" + (f", {done.total():,} of them done" if done else ""))
+    rows = Rows(options.out)
+    if options.retry:
+        rows.retry()
+    missing = ([plan for plan in plans if plan.key not in rows] for plans in sweep.programs.values())
+    left = [plans for plans in missing if plans]
+    done = sweep.size - sum(map(len, left))
+    print(f"Grid: {sweep.size:,} runs" + (f", {done:,} of them done" if done else ""))
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
     if not chips:
-        _timed(options.execution, rows, left)
+        _timed(options.execution, list(rows.read().values()), left)
     elif for_topology.report(sweep.task, left, chips, options.execution, options.topology):
         raise SystemExit(1)
 
 
-def _timed(execution: Execution, rows: Sequence[Row], left: Mapping[str, tuple[Plan, int]]) -> None:
+def _timed(execution: Execution, rows: Sequence[Row], left: Sequence[Sequence[Plan]]) -> None:
     """Prints what programs cost here, as far as runs that have finished say it."""
     workers = execution.workers or engine.default_workers(jax.devices())
     print(f"Programs: {len(left)}, each compiled once")
     seconds, unknown = 0.0, 0
-    for plan, runs in left.values():
-        each = step_seconds(plan, rows)
+    for plan, *others in left:
+        runs, each = 1 + len(others), step_seconds(plan, rows)
         seconds += runs * plan.num_steps * (each or 0.0)
         unknown += each is None
         step = "" if each is None else f", {1e3 * each:.3g} ms a step"

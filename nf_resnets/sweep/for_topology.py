@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jax.sharding import Mesh
@@ -23,15 +23,15 @@ from nf_resnets.training.run import Plan
 
 def report(
     task: ImageTask,
-    left: Mapping[str, tuple[Plan, int]],
+    left: Sequence[Sequence[Plan]],
     devices: Sequence[Any],
     execution: Execution,
     topology: str | None,
 ) -> int:
     """Compiles every program for a slice, prints what it needs, and the least time of the grid.
 
-    ``left`` has for each program one of its runs, and how many are to be made. Returns how many
-    programs do not fit.
+    ``left`` has the runs of each program that are to be made. Returns how many programs do not
+    fit.
     """
     chip = chip_of(devices[0].device_kind)
     mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
@@ -44,7 +44,8 @@ def report(
     print(f"Programs: {len(left)}, compiled here for these chips; nothing ran")
     each_has = execution.runs_per_device or 1
     seconds, too_large = 0.0, 0
-    for plan, runs in left.values():
+    for plan, *others in left:
+        runs = 1 + len(others)
         print(f"  {describe(plan)}: {_count(runs)} of {plan.num_steps:,} steps", flush=True)
         try:
             need = _footprint(task, plan, mesh, each_has, chip)

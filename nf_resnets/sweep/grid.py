@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nf_resnets import data, schemes
 from nf_resnets.parametrization import STANDARD
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.overrides import Overrides
-from nf_resnets.sweep.settings import (
-    FIELDS,
-    NUMBERS,
-    SINGLE,
-    RunSettings,
-    checked,
-    points,
-    swept,
-    value_text,
-)
+from nf_resnets.sweep.settings import SINGLE, RunSettings, checked, points, swept, value_text
 from nf_resnets.training.run import Plan
 
 UNREAD = ("alpha", "dropout", "base_model", "drops", "drop_factor")
@@ -35,44 +24,18 @@ class Sweep:
 
     axes: Mapping[str, Sequence[Any]]  # of each swept setting its values
     base: Mapping[str, Any]  # the other settings, where they are not the defaults
-    firsts: tuple[Plan, ...]  # a run of each combination of all settings but ``NUMBERS``
+    programs: Mapping[str, Sequence[Plan]]  # of each one its runs, in the order of the grid
     task: ImageTask
 
     @property
-    def size(self) -> int:
-        """How many runs there are, known without making them."""
-        return len(self.firsts) * self.runs_of_each
-
-    @property
-    def runs_of_each(self) -> int:
-        """How many runs each of the first ones stands for."""
-        return math.prod(len(values) for name, values in self.axes.items() if name in NUMBERS)
-
-    @functools.cached_property
     def plans(self) -> tuple[Plan, ...]:
-        """The runs, those of one program together, in the order of the grid otherwise."""
-        plans = [self.task.plan(settings) for settings in points(self.axes, self.base)]
-        order = {name: place for place, name in enumerate(dict.fromkeys(p.program for p in plans))}
-        return tuple(sorted(plans, key=lambda plan: order[plan.program]))
-
-    def count(self, rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
-        """Of each program how many of some rows are runs of the grid, which are not made."""
-        allowed: dict[str, Any] = {
-            name: {plan.settings[name] for plan in self.firsts} for name in FIELDS
-        }
-        for name, values in self.axes.items():
-            allowed[name] = values if isinstance(values, range) else {*values}
-        return Counter(
-            row["program"]
-            for row in rows
-            if all(row.get(name) in values for name, values in allowed.items())
-            and row["data"] == self.task.fingerprint(row["dataset"])
-        )
+        """The runs, those of one program together."""
+        return tuple(itertools.chain.from_iterable(self.programs.values()))
 
     @property
-    def programs(self) -> frozenset[str]:
-        """The names of its programs."""
-        return frozenset(plan.program for plan in self.firsts)
+    def size(self) -> int:
+        """How many runs there are."""
+        return len(self.plans)
 
 
 def make_sweep(
@@ -96,15 +59,15 @@ def make_sweep(
     base = dict(base or {})
     axes = checked(axes, base)
     task = ImageTask(load, tuple(swept(axes)) or SINGLE, overrides)
-    first = {name: values[0] for name, values in axes.items() if name in NUMBERS}
-    others = {name: values for name, values in axes.items() if name not in NUMBERS}
-    settings = points(others, {**base, **first})
-    plans = [task.plan(each) for each in settings]
+    settings = points(axes, base)
+    programs: dict[str, list[Plan]] = {}
+    for plan in map(task.plan, settings):
+        programs.setdefault(plan.program, []).append(plan)
     for name in UNREAD:
         one = (base.get(name, getattr(RunSettings, name)),)
         refuse_without_effect(name, axes.get(name, one), settings)
     refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), settings)
-    return Sweep(axes, base, tuple(plans), task)
+    return Sweep(axes, base, programs, task)
 
 
 def refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[RunSettings]) -> None:

@@ -222,7 +222,7 @@ def scalar_factor(settings: RunSettings) -> float:
 # Grids
 
 
-MOST = 1_000_000
+MOST = 100_000
 """Points of a grid; more are a slip, such as a range of seeds written in the wrong unit."""
 
 
@@ -252,7 +252,7 @@ def parse(axes: Sequence[str]) -> dict[str, Sequence[Any]]:
 
 
 def _each_once(name: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Values of the field's type; a range of whole numbers, maybe a million, stays a range."""
+    """Values of the field's type; a range of whole numbers, maybe many, stays a range."""
     if isinstance(values, range) and name in FIELDS and FIELDS[name][0] is int:
         for end in (values[0], values[-1]):
             typed(name, end)

@@ -38,7 +38,7 @@ def test_a_report_says_what_each_program_needs(monkeypatch, capsys, runs, code, 
     monkeypatch.setattr(for_topology, "compile_footprint", footprint)
     monkeypatch.setattr(for_topology, "chip_of", lambda kind: CHIPS["v5e"])
     sweep = small.make({"seed": tuple(range(10))}, batch_size=64)
-    left = dict.fromkeys(sweep.programs, (sweep.firsts[0], sweep.size))
+    left = [*sweep.programs.values()]
     execution = Execution(runs_per_device=runs)
     assert for_topology.report(sweep.task, left, jax.devices()[:4], execution, "v5e:2x2") == code
     said = capsys.readouterr().out
