@@ -28,6 +28,7 @@ from nf_resnets.plotting.page import page_figure
 from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw
 from nf_resnets.roles import Role, RoleMap
 from nf_resnets.sweep.options import DataDir
+from nf_resnets.trained.predict import images_of
 from nf_resnets.training.program import quick_compile
 
 FIGURE, TABLE = "page.png", "blocks.csv"
@@ -35,15 +36,12 @@ FIGURE, TABLE = "page.png", "blocks.csv"
 CLOSED = ("skip", "branch", "sum", "share")
 """What the closed form has of a block."""
 
-NOT_AT_START = ("k", "name", "transition", "bound")
-"""The columns that a trained network has once; the others it has as it started, too."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Analyze:
     """Write a page about a residual network: signal propagation, gradients and correlations.
 
-    A network before training stands beside its closed form, a trained one beside its start.
+    Beside it stands the closed form for weights of these sizes.
     """
 
     model: str = "wrn-28-1"
@@ -52,7 +50,7 @@ class Analyze:
     """A registered scheme that fits the network: fixup, skipinit, rescalenet, batchnorm, ..."""
     file: Path | None = None
     """Instead of model and scheme, a trained network's file, such as train writes, or from-torch of
-    a published checkpoint; it is drawn beside its own initialisation."""
+    a published checkpoint."""
     network: str | None = None
     """Instead of model and scheme, module:function of your own, of any library: called without
     arguments, it returns network(params, *inputs) -> logits, params, a tuple of inputs, and labels.
@@ -94,7 +92,7 @@ class Page:
 
     Attributes:
       rows: one for each residual block. ``squared_mean`` and ``variance`` are the sum's, the
-        columns ``closed_`` the closed form's, ``start_`` those before training.
+        columns ``closed_`` the closed form's.
       notes: sentences about the whole network.
     """
 
@@ -103,12 +101,12 @@ class Page:
 
 
 def page_of(options: Analyze) -> Page:
-    """Measures a network at initialisation, a trained one beside it, or one of the user's own."""
+    """Measures a network at initialisation, a trained one, or one of the user's own."""
     keys = jax.random.split(jax.random.key(options.seed), 3)
     if options.network:
         return _page_of_function(options.network, keys[2])
     if options.file:
-        return _page_of_file(options, keys)
+        return _page_of_file(options, keys[2])
     family = _family(architectures.find(options.model), f"--model {options.model}")
     scheme = schemes.fitting(options.scheme, family)
     dataset = data.load(options.dataset, options.data_dir)
@@ -132,64 +130,32 @@ def _page_of_function(name: str, key: jax.Array) -> Page:
     return _measure(network, params, inputs, labels, roles.read(network, params, *inputs), key)
 
 
-def _page_of_file(options: Analyze, keys: jax.Array) -> Page:
-    """A trained network, and in the columns ``start_`` the same network at initialisation."""
+def _page_of_file(options: Analyze, key: jax.Array) -> Page:
+    """A trained network; for images of other classes the loss is that of those it predicts."""
     loaded = trained.load(str(options.file))
-    model, inputs = loaded.model, loaded.inputs
-    if not isinstance(inputs, trained.Images):
-        raise ValueError(f"--file {options.file} translates; expected a network for images.")
-    if options.stem_channels:
-        raise ValueError("--stem-channels found beside --file, which says them.")
-    family = _family(architectures.architecture_of(model), f"--file {options.file}")
+    family = _family(architectures.architecture_of(loaded.model), f"--file {options.file}")
     dataset = data.load(options.dataset, options.data_dir)
-    images, labels = _batch(dataset, options, inputs)
-    notes = []
-    if list(dataset.class_names) != list(inputs.class_names):
-        labels = jnp.argmax(model.apply(loaded.variables, images), axis=-1)
-        notes.append(
-            f"Backward: {dataset.name} has other classes, so that the loss is that of the classes "
-            "that the network itself predicts."
-        )
-    variables = start(model, schemes.get(model.scheme), images, keys)
-    before, page = (
-        _measure_model(model, family, each, images, labels, keys[2])
-        for each in (variables, dict(loaded.variables))
-    )
-    rows = []
-    for row, first in zip(page.rows, before.rows, strict=True):
-        names = [name for name in row if not name.startswith("closed")]
-        again = {f"start_{name}": first[name] for name in names if name not in NOT_AT_START}
-        rows.append({name: row[name] for name in names} | again)
-    notes += [note for note in page.notes if not note.startswith("Closed form")]
-    notes += [f"At initialisation: {note}" for note in before.notes if note.startswith("Backward")]
-    return Page(rows, notes)
+    images, labels = _batch(dataset, options)
+    if list(dataset.class_names) != list(images_of(loaded).class_names):
+        labels = jnp.argmax(loaded.model.apply(loaded.variables, images), axis=-1)
+    return _measure_model(loaded.model, family, dict(loaded.variables), images, labels, key)
 
 
-def _family(architecture: Any, what: str) -> str:
+def _family(architecture: architectures.Architecture, what: str) -> str:
     if architecture.family not in ("pre_activation", "post_activation"):
         raise ValueError(
             f"{what} found; expected a residual network for images, such as wrn-28-10, "
             "cifar-resnet-110 or resnet-50."
         )
-    return str(architecture.family)
+    return architecture.family
 
 
-def _batch(
-    dataset: data.Dataset, options: Analyze, inputs: trained.Images | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """Normalized images ``[B, H, W, C]`` and labels ``[B]``, chosen by the seed.
-
-    Mean, deviation and size are those of the data set, or of what a trained network takes.
-    """
+def _batch(dataset: data.Dataset, options: Analyze) -> tuple[jax.Array, jax.Array]:
+    """Normalized images ``[B, H, W, C]`` and labels ``[B]``, chosen by the seed."""
     rng = np.random.default_rng(options.seed)
     chosen = rng.permutation(len(dataset.train.labels))[: options.batch_size]
-    pixels, scale = jnp.asarray(dataset.train.images[chosen]), inputs or dataset
-    if inputs:
-        pixels = pixels.astype(jnp.float32) * (inputs.max_value / dataset.max_value)
-    images = data.normalize(pixels, jnp.asarray(scale.mean), jnp.asarray(scale.std))
-    if inputs and images.shape[1:3] != inputs.shape[:2]:
-        shape = (len(images), *inputs.shape[:2], images.shape[3])
-        images = jax.image.resize(images, shape, "linear")
+    pixels = jnp.asarray(dataset.train.images[chosen])
+    images = data.normalize(pixels, jnp.asarray(dataset.mean), jnp.asarray(dataset.std))
     return images, jnp.asarray(dataset.train.labels[chosen])
 
 
@@ -314,8 +280,7 @@ def _named(options: Analyze) -> tuple[str, str]:
     if options.network:
         return options.network, options.network.replace(":", "-")
     if options.file:
-        title = f"{options.file.name}, trained, and at initialisation"
-        return title, f"{options.file.stem}-{options.dataset}"
+        return f"{options.file.name}, trained", f"{options.file.stem}-{options.dataset}"
     title = f"{options.model}, {schemes.get(options.scheme).title}, at initialisation"
     return title, f"{options.model}-{options.scheme}-{options.dataset}"
 
@@ -335,6 +300,4 @@ def write(page: Page, options: Analyze, folder: Path) -> None:
         f"{len(page.rows)} residual branches; {'' if options.network else about}dots: "
         f"measured, vertical lines: a stage begins. {' '.join(page.notes)}"
     )
-    reference: Any = "start" if options.file else "closed"
-    page_figure(page.rows, folder / FIGURE, title=_named(options)[0], subtitle=subtitle,
-                reference=reference)  # fmt: skip
+    page_figure(page.rows, folder / FIGURE, title=_named(options)[0], subtitle=subtitle)

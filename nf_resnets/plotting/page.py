@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from nf_resnets.plotting.curves import Curve, Panel, column, curves_figure, curves_of, stage_lines
 
 Row = Mapping[str, Any]
 
-# What is drawn beside the dots as a line, by the prefix of its columns.
-_REFERENCES = {"closed": "closed form", "start": "at initialisation"}
 # Heading, label and the base of its logarithm; column, name and closed form of each of its curves.
 _PANELS: tuple[tuple[str, str, int, tuple[tuple[str, str, str], ...]], ...] = (
     ("Forward", "Var (second moment)", 2,
@@ -35,7 +33,6 @@ def page_figure(
     *,
     title: str,
     subtitle: str,
-    reference: Literal["closed", "start"] = "closed",
 ) -> None:
     """Draws the page of a network and saves it.
 
@@ -45,8 +42,6 @@ def page_figure(
       path: as of :func:`nf_resnets.plotting.curves_figure`.
       title: the network.
       subtitle: the settings.
-      reference: what is drawn as lines beside the dots: the closed form, or the network's start,
-        whose columns begin with ``start_``.
     """
     panels: list[Panel] = []
     for heading, label, base, quantities in _PANELS:
@@ -55,12 +50,11 @@ def page_figure(
             lines = [{**row, "title": shown} for row in rows]
             if not base or any(value > 0 for value in column(rows, name)):
                 curves += (dots := curves_of(lines, "k", name, "dots"))
-                form = f"start_{name}" if reference == "start" else closed
-                curves += curves_of(lines, "k", form, "--") if dots else []
+                curves += curves_of(lines, "k", closed, "--") if dots else []
         if curves:
             begin = stage_lines(rows)
             panels.append(
                 Panel("block $k$", label, curves, y_base=base, heading=heading, lines=begin)
             )
-    legend = {"--": _REFERENCES[reference]}
+    legend = {"--": "closed form"}
     curves_figure(panels, path, title=title, subtitle=subtitle, columns=3, legend=legend)
