@@ -37,35 +37,17 @@ class ClosedForm(NamedTuple):
       skip: of the skip path as it enters the sum.
       branch: of the residual branch as it enters the sum.
       sum: of the two together, before a ReLU that follows.
-      active: the part of the sum's units that the ReLU after it lets through; 1 where there is
-        none.
-      backward: by what the squared norm of a gradient, over all units, grows from the block's
-        output to its input: ``(a_k + b_k') active_k``. ``b_k'`` is ``b_k`` where nothing
-        normalizes. A batch norm divides by the standard deviation, from which the channels' means
-        are taken: ``b_k' = b_k / (v_{k-1} (1 - 1/pi)^(m-1))`` with ``v`` the variance of a channel,
-        and likewise ``a_k / v_{k-1}`` of a convolution on the skip path.
     """
 
     input: Floats
     skip: Floats
     branch: Floats
     sum: Floats
-    active: Floats
-    backward: Floats
 
     @property
     def share(self) -> Floats:
         """The branch's share of the sum, ``[L]``."""
         return self.branch / self.sum
-
-    @property
-    def gradient(self) -> Floats:
-        r"""``||dl/dx_{k-1}|| / ||dl/dx_L||`` at every block's input, ``[L]``.
-
-        Assumed: weights seen backward are independent of those seen forward, fan_in is alike at all
-        layers (or He's fan_in, where a stage begins), and examples are independent.
-        """
-        return np.sqrt(np.cumprod(self.backward[::-1])[::-1])
 
 
 def propagate(
@@ -113,7 +95,6 @@ def propagate(
     random = [False] * len(b) if random_skips is None else list(random_skips)
     left = CENTERED_RELU ** len(kernels) if centered else 1.0
     q = np.broadcast_to(np.asarray(first, np.float64), size or (1, 1))
-    variance = q.mean()
     rows = []
     for b_k, a_k, convolved, stride in zip(b, a, random, steps, strict=True):
         entering = q.mean()
@@ -122,22 +103,10 @@ def propagate(
         skip = a_k * (inner if normalized and convolved else q)[::stride, ::stride]
         inner = _through(inner, kernels, stride, bordered=size is not None, normalized=normalized)
         branch = b_k * left * inner
-        back, through_skip = branch.mean() / left / entering, skip.mean() / entering
-        if normalized:
-            back = branch.mean() / (variance * CENTERED_RELU ** (len(kernels) - 1))
-            if convolved:  # of the branch's input, which its norm has divided, too
-                through_skip = skip.mean() / variance
-                variance = CENTERED_RELU * (branch.mean() + skip.mean())
-            else:
-                variance = CENTERED_RELU * branch.mean() + through_skip * variance
         q = skip + branch
-        back += through_skip
-        if normalized_sum:  # a gradient is divided by the deviation that the norm divides by
-            back /= variance if normalized else q.mean()
-        rows.append((entering, skip.mean(), branch.mean(), q.mean(), 1.0, back))
-        if normalized_sum:
-            q, variance = q / q.mean(), 1.0
-    return ClosedForm(*np.array(rows).reshape(-1, 6).T)
+        rows.append((entering, skip.mean(), branch.mean(), q.mean()))
+        q = q / q.mean() if normalized_sum else q
+    return ClosedForm(*np.array(rows).reshape(-1, 4).T)
 
 
 def _convolved(q: Floats, kernel: int, *, bordered: bool) -> Floats:
@@ -199,16 +168,13 @@ def propagate_rectified(
     rows = []
     for b_k, a_k, new_k, convolved, stride in zip(b, a, new, random, steps, strict=True):
         entering = q.mean()
-        kept = 1 - (weight * at).sum() ** 2  # of the second moment, without the channels' means
-        deeper = CENTERED_RELU ** (len(kernels) - 1)
         if normalized:  # the norm after the last layer makes up for the padding, on average
             inner = _through(q / entering, kernels, stride, bordered=size is not None)
             branch_map = b_k * inner / inner.mean()
-            back = b_k / (entering * kept * deeper)
         else:
-            seen = kept * deeper if centered else 1.0
+            kept = 1 - (weight * at).sum() ** 2  # of the moment, without the channels' means
+            seen = kept * CENTERED_RELU ** (len(kernels) - 1) if centered else 1.0
             branch_map = b_k * seen * _through(q, kernels, stride, bordered=size is not None)
-            back = branch_map.mean() / seen / entering
         strided = q[::stride, ::stride]
         skip_map = strided * (a_k / strided.mean() if normalized and convolved else a_k)
         skip_map = skip_map * (1 - new_k)
@@ -220,13 +186,9 @@ def propagate_rectified(
             mass = mass + new_k * (at == 0)
         weight, grown = _rectified(start, mass, noise, edges)
         sums = skip_map + branch_map
-        active = weight[1:].sum()
-        means = (each.mean() for each in (skip_map, branch_map, sums))
-        # The norm behind a convolution divides by the deviation, without the channel's mean.
-        through_skip = skip / kept if normalized and convolved else skip
-        rows.append((entering, *means, active, (through_skip + back) * active))
+        rows.append((entering, *(each.mean() for each in (skip_map, branch_map, sums))))
         q = sums * grown / (skip + branch)
-    return ClosedForm(*np.array(rows).reshape(-1, 6).T)
+    return ClosedForm(*np.array(rows).reshape(-1, 4).T)
 
 
 def _through(

@@ -83,18 +83,11 @@ def predicted(
             0.0 if weighted else 1 - x[-1] / y[-1]
             for weighted, (x, y) in zip(convolved, shapes, strict=True)
         ]
-        form = propagate_rectified(b, a, new_channels=new, random_skips=list(convolved), **options)
-    else:
-        options["normalized_sum"] = normalized and anatomy.norm_place == "merge"
-        # Where the skip path was measured, the ratio is one to the input.
-        random_skips = convolved & (not anatomy.pooled_shortcut)
-        form = propagate(b, a, random_skips=random_skips, **options)
-    if not anatomy.pooled_shortcut:
-        return form
-    # Centring does not act on gradients, which a pool divides among s x s inputs.
-    through_skip = identity * np.nan_to_num(through) / np.square(strides)
-    more = np.where(changes, through_skip - form.skip / form.input, 0.0)
-    return form._replace(backward=form.backward + more * form.active)
+        return propagate_rectified(b, a, new_channels=new, random_skips=list(convolved), **options)
+    options["normalized_sum"] = normalized and anatomy.norm_place == "merge"
+    # Where the skip path was measured, the ratio is one to the input.
+    random_skips = convolved & (not anatomy.pooled_shortcut)
+    return propagate(b, a, random_skips=random_skips, **options)
 
 
 def _has_form(anatomy: Anatomy, family: str) -> bool:

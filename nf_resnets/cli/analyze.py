@@ -255,8 +255,6 @@ def _measure(
         }
         if form is not None:
             values |= {f"closed_{name}": getattr(form, name)[at] for name in CLOSED}
-            # The form says how gradients grow from the last block on.
-            values["closed_gradient"] = norms[-1] * form.gradient[at] / form.gradient[-1]
         transition = block.input.shape != block.sum.shape
         row = {"k": at + 1, "name": branch.name, "transition": transition}
         rows.append(row | {name: _number(value) for name, value in values.items()})

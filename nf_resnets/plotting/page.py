@@ -20,7 +20,7 @@ _PANELS: tuple[tuple[str, str, int, tuple[tuple[str, str, str], ...]], ...] = (
     ("Same for all images, or not", "of the sum, mean over channels", 2,
      (("squared_mean", "squared mean", ""), ("variance", "variance", ""))),
     ("Backward", r"$\|\partial\ell/\partial x_{k-1}\|$", 10,
-     (("gradient_norm", "gradient norm", "closed_gradient"),
+     (("gradient_norm", "gradient norm", ""),
       ("bound", "Theorem 1: at least", ""))),
     ("Skip and branch uncorrelated?", r"$\eta_k$ (%)", 0, (("eta", r"$\eta_k$", ""),)),
     ("Learnable scalar", "multiplier or alpha", 0, (("scalar", "scalar", ""),)),
