@@ -79,10 +79,8 @@ class OneStage(nn.Module):
     family: str = "pre_activation"
     num_classes: int = 10
     bn_groups: int = 1
-    unroll: int = 1
     remat: bool = False
     dropout: float = 0.0
-    survival: float = 1.0
     conv_dropout: float = 0.0
     dtype: Any = jnp.float32
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -31,74 +31,23 @@ from nf_resnets.schemes import NO_CONSTANTS, Anatomy, BranchConstants
 
 # The head's dropout draws from the images' keys themselves, and VGG's layers fold small numbers.
 _BRANCHES = 0x5D_0000
-# Folded into a branch's keys; its convolutions, counted from 1, fold their numbers.
-_SURVIVAL = 0
 
 
-class BranchNoise(NamedTuple):
-    """What the branches draw at random in a step: stochastic depth, and dropout.
-
-    Attributes:
-      keys: PRNG keys ``[n, B]``, for each branch those of the images, within a branch ``[B]``; None
-        where nothing is drawn.
-      survival: float32 [n], the probability that a branch is there, within a branch []; None where
-        all are.
-    """
-
-    keys: Any = None
-    survival: Any = None
-
-    def part(self, which: int | slice) -> BranchNoise:
-        """That of one branch or of a slice of them."""
-        return BranchNoise(*(None if value is None else value[which] for value in self))
-
-
-NO_NOISE = BranchNoise()
-
-
-def branch_noise(network: Any, keys: jax.Array | None, num_blocks: int) -> BranchNoise:
-    """What a network's ``L`` branches draw in a training step, from the images' keys ``[B]``."""
-    if network.survival == 1 and not network.conv_dropout:
-        return NO_NOISE
+def branch_keys(network: Any, keys: jax.Array | None, num_blocks: int) -> jax.Array | None:
+    """PRNG keys ``[L, B]`` for dropout in the branches, of the images' ``[B]``; None without."""
+    if not network.conv_dropout:
+        return None
     if keys is None:
-        raise missing_keys("stochastic depth or dropout in its branches")
+        raise missing_keys("dropout in its branches")
     numbers = _BRANCHES + jnp.arange(num_blocks)
-    of_branches = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))(keys, numbers)
-    survival = None if network.survival == 1 else linear_decay(network.survival, num_blocks)
-    return BranchNoise(of_branches, survival)
+    return jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))(keys, numbers)
 
 
-def linear_decay(last: float, num_blocks: int) -> np.ndarray:
-    """The probabilities that the branches survive, ``p_l = 1 - (l / L) (1 - p_L)``, equation 4.
-
-    Example:
-      >>> linear_decay(0.5, 4).tolist()
-      [0.875, 0.75, 0.625, 0.5]
-    """
-    return (1 - np.arange(1, num_blocks + 1) / num_blocks * (1 - last)).astype(np.float32)
-
-
-def surviving(branch: jax.Array, noise: BranchNoise) -> jax.Array:
-    """The branch ``[B, H, W, C]`` divided by the probability that it is there, or 0: ``b F / p``.
-
-    ``b`` is 1 with probability ``p``, drawn for every image by itself. The paper draws once for a
-    batch, and multiplies by ``p`` in the test.
-
-    Source: Huang, Sun, Liu, Sedra, Weinberger, ECCV 2016, equations 2 and 5.
-    """
-    if noise.survival is None:
-        return branch
-    keys = jax.vmap(jax.random.fold_in, (0, None))(noise.keys, _SURVIVAL)
-    there = jax.vmap(lambda key: jax.random.uniform(key) < noise.survival)(keys)
-    survival = noise.survival.astype(branch.dtype)
-    return jnp.where(there[:, None, None, None], branch / survival, 0)
-
-
-def dropped(h: jax.Array, noise: BranchNoise, rate: float, layer: int) -> jax.Array:
+def dropped(h: jax.Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Array:
     """Dropout of whole channels of ``[B, H, W, C]`` after the branch's convolution of a number."""
-    if not rate or noise.keys is None:
+    if not rate or keys is None:
         return h
-    keys = jax.vmap(jax.random.fold_in, (0, None))(noise.keys, layer)
+    keys = jax.vmap(jax.random.fold_in, (0, None))(keys, layer)
     return dropout(h, keys, rate, whole_channels=True)
 
 
@@ -144,10 +93,10 @@ class PostActivationBlock(nn.Module):
         self,
         x: jax.Array,
         constants: BranchConstants = NO_CONSTANTS,
-        noise: BranchNoise = NO_NOISE,
+        keys: jax.Array | None = None,
     ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
-        layers = Layers(self, self.anatomy, self.train, noise)
+        layers = Layers(self, self.anatomy, self.train, keys)
         biased = layers.center(x, "bias_1a")
         shortcut = self._shortcut(layers, x, biased)
         if not self.anatomy.branches:
@@ -209,11 +158,11 @@ class PreActivationBlock(nn.Module):
         self,
         x: jax.Array,
         constants: BranchConstants = NO_CONSTANTS,
-        noise: BranchNoise = NO_NOISE,
+        keys: jax.Array | None = None,
     ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), features]``."""
         shortcut = x
-        layers = Layers(self, self.anatomy, self.train, noise)
+        layers = Layers(self, self.anatomy, self.train, keys)
         h, m = divided(x, constants.beta), len(self.kernels)
         for i in range(1, m + 1):
             h = relu(layers.shift(layers.norm(h, f"norm_{i}"), f"bias_{2 * i - 1}"))
@@ -236,7 +185,7 @@ class Layers:
     module: Any
     anatomy: Anatomy
     train: bool = False
-    noise: BranchNoise = NO_NOISE
+    keys: jax.Array | None = None  # of the branch, for each image
 
     def conv(self, features: int, **options: Any) -> Conv:
         """A convolution with the anatomy's weights, padding and bias vector."""
@@ -283,13 +232,13 @@ class Layers:
             stride=block.stride if layer == strided else 1,
             name=f"conv_{layer}",
         )
-        return dropped(conv(h, scalar), self.noise, block.dropout, layer)
+        return dropped(conv(h, scalar), self.keys, block.dropout, layer)
 
     def merged(
         self, shortcut: jax.Array, branch: jax.Array, constants: BranchConstants
     ) -> jax.Array:
         """``identity * shortcut + residual * branch``, normalized where sums are."""
-        branch = times(surviving(branch, self.noise), constants.residual)
+        branch = times(branch, constants.residual)
         y = times(shortcut, constants.identity) + branch
         return self.norm(y, "norm_merge", at=("merge",))
 

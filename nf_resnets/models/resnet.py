@@ -61,10 +61,7 @@ class CifarResNet(nn.Module):
       dropout: the rate of dropout before the head, where the scheme asks for it.
       conv_dropout: the rate of dropout of whole channels after each convolution of the branches of
         the last two stages.
-      survival: ``p_L``, the probability that the last branch is there in a training step; that of
-        the l-th is ``1 - (l / L) (1 - p_L)``, stochastic depth.
       bn_groups: into how many slices BatchNorm cuts the batch that it is given.
-      unroll: blocks in one turn of the compiled loop over a stage's blocks.
       remat: recompute the blocks in the backward pass: memory for activations grows as the square
         root of the depth, and a step computes the forward pass twice.
       dtype: what the convolutions compute in; parameters and logits are float32.
@@ -90,9 +87,7 @@ class CifarResNet(nn.Module):
     stem_channels: int = 16
     dropout: float = 0.6
     conv_dropout: float = 0.0
-    survival: float = 1.0
     bn_groups: int = 1
-    unroll: int = 1
     remat: bool = False
     dtype: Any = jnp.float32
 
@@ -158,9 +153,7 @@ class WideResNet(nn.Module):
     stem_channels: int = 16
     dropout: float = 0.6
     conv_dropout: float = 0.0
-    survival: float = 1.0
     bn_groups: int = 1
-    unroll: int = 1
     remat: bool = False
     dtype: Any = jnp.float32
 
@@ -235,9 +228,7 @@ class ResNet(nn.Module):
     stem_channels: int = 64
     dropout: float = 0.2
     conv_dropout: float = 0.0
-    survival: float = 1.0
     bn_groups: int = 1
-    unroll: int = 1
     remat: bool = False
     dtype: Any = jnp.float32
     width: int = 1

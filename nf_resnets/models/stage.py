@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nf_resnets.models.blocks import NO_NOISE, BranchNoise, Layers, branch_noise
+from nf_resnets.models.blocks import Layers, branch_keys
 from nf_resnets.schemes import NO_CONSTANTS, BranchConstants
 
 # Collections whose leaves get a leading axis that runs over the blocks of the loop.
@@ -28,13 +28,12 @@ class Stage(nn.Module):
     """``num_blocks`` residual blocks; the first may change the shape, the rest are scanned.
 
     The parameters of the first block are under ``first``, those of the rest under ``rest``, each
-    with a leading axis ``[num_blocks - 1, ...]``, whatever ``unroll`` and ``remat`` are.
+    with a leading axis ``[num_blocks - 1, ...]``, whatever ``remat`` is.
 
     Attributes:
       block: a block's class with all but its stride bound: ``block(stride=, name=)``.
       num_blocks: how many.
       stride: of the first block.
-      unroll: how many blocks the compiled loop repeats in one turn.
       remat: whether the backward pass recomputes the blocks, group after group, of which the
         forward pass keeps no more than the inputs (see :func:`group_size`).
     """
@@ -42,7 +41,6 @@ class Stage(nn.Module):
     block: Any
     num_blocks: int
     stride: int
-    unroll: int = 1
     remat: bool = False
 
     @nn.compact
@@ -50,21 +48,22 @@ class Stage(nn.Module):
         self,
         x: jax.Array,
         constants: BranchConstants = NO_CONSTANTS,
-        noise: BranchNoise = NO_NOISE,
+        keys: jax.Array | None = None,
     ) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``.
 
-        Constants and noise are those of the stage's branches, ``[num_blocks]``.
+        Constants and PRNG keys are those of the stage's branches, ``[num_blocks]`` and
+        ``[num_blocks, B]``.
         """
         first = self.block(stride=self.stride, name="first")
         call = nn.remat(_call) if self.remat else _call
-        x = call(first, x, constants.part(0), noise.part(0))
+        x = call(first, x, constants.part(0), None if keys is None else keys[0])
         if self.num_blocks == 1:
             return x
         rest = constants.part(slice(1, None))
         if self.is_initializing():
             return self._created(x, rest)
-        return self._computed(x, rest, noise.part(slice(1, None)))
+        return self._computed(x, rest, None if keys is None else keys[1:])
 
     def _created(self, x: jax.Array, constants: BranchConstants) -> jax.Array:
         scanned = nn.scan(
@@ -75,7 +74,9 @@ class Stage(nn.Module):
         )
         return scanned(self.block(stride=1, name="rest"), x, constants)[0]
 
-    def _computed(self, x: jax.Array, constants: BranchConstants, noise: BranchNoise) -> jax.Array:
+    def _computed(
+        self, x: jax.Array, constants: BranchConstants, keys: jax.Array | None
+    ) -> jax.Array:
         # Flax's own scan takes a stack as it is; here it is cut into groups, and into a remainder.
         block, path = self.block(stride=1, parent=None), (*self.path, "rest")
         stacked: dict[str, Any] = {
@@ -86,49 +87,47 @@ class Stage(nn.Module):
         written = [name for name in _STACKED[1:] if self.is_mutable_collection(name)]
 
         def step(x: jax.Array, part: Any) -> tuple[jax.Array, Any]:
-            variables, constants, noise = part
+            variables, constants, keys = part
             with flax.core.bind(variables, mutable=written).temporary() as scope:
                 # Where the block stands in the network, for those who ask a module for its path.
                 scope.path = path
-                x = _call(block.clone(parent=scope), x, constants, noise)
+                x = _call(block.clone(parent=scope), x, constants, keys)
                 return x, scope.mutable_variables()
 
         run = _grouped if self.remat else _scan
-        x, collections = run(step, x, (stacked, constants, noise), self.num_blocks - 1, self.unroll)
+        x, collections = run(step, x, (stacked, constants, keys), self.num_blocks - 1)
         for name, tree in collections.items():
             self.put_variable(name, "rest", tree)
         return x
 
 
-def _call(block: Any, x: jax.Array, constants: BranchConstants, noise: BranchNoise) -> jax.Array:
-    # A block of somebody's own need not know of noise.
-    return block(x, constants) if noise.keys is None else block(x, constants, noise)
+def _call(
+    block: Any, x: jax.Array, constants: BranchConstants, keys: jax.Array | None
+) -> jax.Array:
+    # A block of somebody's own need not know of dropout.
+    return block(x, constants) if keys is None else block(x, constants, keys)
 
 
 Step = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
 
 
-def _scan(step: Step, x: jax.Array, stacks: Any, length: int, unroll: int) -> tuple[jax.Array, Any]:
-    return lax.scan(step, x, stacks, length=length, unroll=min(unroll, length))
+def _scan(step: Step, x: jax.Array, stacks: Any, length: int) -> tuple[jax.Array, Any]:
+    return lax.scan(step, x, stacks, length=length)
 
 
-def _grouped(
-    step: Step, x: jax.Array, stacks: Any, length: int, unroll: int
-) -> tuple[jax.Array, Any]:
+def _grouped(step: Step, x: jax.Array, stacks: Any, length: int) -> tuple[jax.Array, Any]:
     """The same numbers as :func:`_scan`'s; the backward pass recomputes one group after another."""
     size = group_size(length)
     count, left = divmod(length, size)
     whole = count * size
-    turns = min(-(-unroll // size), count)
 
     def group(x: jax.Array, part: Any) -> tuple[jax.Array, Any]:
-        length = jax.tree.leaves(part)[0].shape[0]
-        return _scan(step, x, part, length, unroll)
+        return _scan(step, x, part, jax.tree.leaves(part)[0].shape[0])
 
     groups = jax.tree.map(lambda leaf: leaf[:whole].reshape(count, size, *leaf.shape[1:]), stacks)
     # A loop by itself keeps the compiler from merging the recomputation with the first one.
-    recomputed = jax.checkpoint(group, prevent_cse=turns == count)
-    x, outputs = lax.scan(recomputed, x, groups, unroll=turns)
+    recomputed = jax.checkpoint(group, prevent_cse=count == 1)
+    x, outputs = lax.scan(recomputed, x, groups)
     outputs = jax.tree.map(lambda leaf: leaf.reshape(whole, *leaf.shape[2:]), outputs)
     if not left:
         return x, outputs
@@ -179,7 +178,7 @@ def stages(
     transitions = transitions_of(sizes, widths, strides, before=x.shape[-1])
     constants = anatomy.constants(transitions)
     random = train and anatomy.branches and not network.is_initializing()
-    noise = branch_noise(network, keys, len(transitions)) if random else NO_NOISE
+    drawn = branch_keys(network, keys, len(transitions)) if random else None
     start = 0
     for index, (size, width, stride) in enumerate(zip(sizes, widths, strides, strict=True), 1):
         bound = partial(
@@ -191,9 +190,9 @@ def stages(
             dropout=rates[start],
             dtype=network.dtype,
         )
-        stage = Stage(bound, size, stride, network.unroll, network.remat, name=f"stage_{index}")
+        stage = Stage(bound, size, stride, network.remat, name=f"stage_{index}")
         blocks = slice(start, start + size)
-        x = stage(x, constants.part(blocks), noise.part(blocks))
+        x = stage(x, constants.part(blocks), None if drawn is None else drawn[blocks])
         start += size
     return x
 

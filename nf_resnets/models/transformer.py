@@ -117,16 +117,14 @@ class Layer(nn.Module):
 class Stack(nn.Module):
     """Layers of one kind, computed by a scan over their stacked parameters, and what ends them.
 
-    The parameters of the layers are under ``layers``, each with a leading axis ``[num_layers]``,
-    whatever ``unroll`` is. Where branches begin with a norm, one more follows the last layer; with
-    Fixup's anatomy a scalar ``bias`` does, before what the output is multiplied by: the keys and
-    values of all cross-attentions, or the head. ``layer`` is :class:`Layer` with all but its name
-    bound.
+    The parameters of the layers are under ``layers``, each with a leading axis ``[num_layers]``.
+    Where branches begin with a norm, one more follows the last layer; with Fixup's anatomy a scalar
+    ``bias`` does, before what the output is multiplied by: the keys and values of all
+    cross-attentions, or the head. ``layer`` is :class:`Layer` with all but its name bound.
     """
 
     layer: Any
     num_layers: int
-    unroll: int
     bias: str
 
     @nn.compact
@@ -146,7 +144,6 @@ class Stack(nn.Module):
             variable_axes={"params": 0, CACHE: 0},
             split_rngs={"params": True, "dropout": True},
             length=self.num_layers,
-            unroll=min(self.unroll, self.num_layers),
         )
         layer = self.layer(name="layers")
         x, _ = scanned(layer, x, constants)
@@ -196,7 +193,6 @@ class Transformer(nn.Module):
       max_length: how many tokens a sequence may have.
       positions: whose sinusoids are added to the embeddings, the paper's or fairseq's.
       dropout: rate; :meth:`apply` takes a ``dropout`` PRNG key with ``train=True``.
-      unroll: layers in one turn of the compiled loop over a stack's layers.
       dtype: what the layers compute in; parameters and logits are float32.
 
     Raises:
@@ -227,7 +223,6 @@ class Transformer(nn.Module):
     max_length: int = 1024
     positions: Literal["paper", "fairseq"] = "paper"
     dropout: float = 0.0
-    unroll: int = 1
     dtype: Any = jnp.float32
 
     def __post_init__(self) -> None:
@@ -283,8 +278,8 @@ class Transformer(nn.Module):
             Layer, self.num_heads, self.d_ff, self.anatomy, dropout=self.dropout, dtype=self.dtype
         )
         encoder, decoder = self.depths
-        self.encoder = Stack(layer, encoder, self.unroll, bias="bias_memory")
-        self.decoder = Stack(partial(layer, cross=True), decoder, self.unroll, bias="bias_head")
+        self.encoder = Stack(layer, encoder, bias="bias_memory")
+        self.decoder = Stack(partial(layer, cross=True), decoder, bias="bias_head")
 
     def __call__(self, source: jax.Array, target: jax.Array, train: bool = False) -> jax.Array:
         """Source ``[B, S]`` and shifted target ``[B, T]`` to logits ``[B, T, vocab_size]``.

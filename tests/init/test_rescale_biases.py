@@ -26,7 +26,6 @@ WIDE = models.WideResNet(depth=16, scheme="rescalenet", stem_channels=4)
 NETWORKS = {
     "cifar": (models.CifarResNet(depth=14, scheme="rescalenet", stem_channels=4), 8),
     "wide": (WIDE, 8),
-    "wide, unrolled": (WIDE.clone(unroll=9), 8),
     "wide, remat": (WIDE.clone(remat=True), 8),
     "bottleneck": (smallest(models.ARCHITECTURES["resnet"], "rescalenet"), 32),
     "vgg": (smallest(models.ARCHITECTURES["vgg"], "rescalenet"), 32),

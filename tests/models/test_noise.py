@@ -1,4 +1,4 @@
-"""Stochastic depth, and dropout: of channels in the branches, of features before the head."""
+"""Dropout: of channels in the branches, of features before the head."""
 
 import dataclasses
 import functools
@@ -10,9 +10,8 @@ import pytest
 
 from nf_resnets import analysis, schemes
 from nf_resnets.models import CifarResNet, ResNet, WideResNet
-from nf_resnets.models.blocks import BranchNoise, PreActivationBlock, dropped, surviving
+from nf_resnets.models.blocks import dropped
 from nf_resnets.models.layers import dropout
-from nf_resnets.schemes import NO_CONSTANTS
 from tests.models.trees import quick_jit
 from tests.training import small
 
@@ -48,38 +47,19 @@ def test_a_dropout_that_is_no_rate_is_refused(rate):
         dropout(jnp.ones((6, 3)), KEYS, rate)
 
 
-def test_survival_and_the_layers_dropouts_draw_from_folds_of_their_own():
-    """Fold 0 of a branch's key says whether it is there, fold j what its j-th layer drops."""
+def test_the_layers_of_a_branch_draw_from_folds_of_their_own():
+    """Fold j of a branch's key says what its j-th layer drops."""
     keys = jax.random.split(jax.random.key(4), 32)
-
-    def folded(fold):
-        return [jax.random.fold_in(key, fold) for key in keys]
-
-    noise = BranchNoise(keys, np.float32(0.5))
-    there = np.asarray(surviving(jnp.ones((32, 1, 1, 1)), noise)).ravel() > 0
-    np.testing.assert_array_equal(there, [jax.random.uniform(key) < 0.5 for key in folded(0)])
     for layer in (1, 2):
-        left = np.asarray(dropped(jnp.ones((32, 1, 1, 4)), noise, 0.5, layer))[:, 0, 0] > 0
-        kept = [jax.random.bernoulli(key, 0.5, (1, 1, 4))[0, 0] for key in folded(layer)]
+        left = np.asarray(dropped(jnp.ones((32, 1, 1, 4)), keys, 0.5, layer))[:, 0, 0] > 0
+        folds = [jax.random.fold_in(key, layer) for key in keys]
+        kept = [jax.random.bernoulli(key, 0.5, (1, 1, 4))[0, 0] for key in folds]
         np.testing.assert_array_equal(left, kept)
-
-
-def test_a_block_without_its_branch_is_its_shortcut():
-    block = PreActivationBlock(features=3, stride=1, anatomy=ANATOMY)
-    x = jnp.asarray(np.random.default_rng(1).standard_normal((12, 5, 5, 3)), "float32")
-    variables = block.init(jax.random.key(0), x)
-    noise = BranchNoise(jax.random.split(jax.random.key(5), 12), np.float32(0.4))
-    plain = np.float64(block.apply(variables, x))
-    found = block.apply(variables, x, NO_CONSTANTS, noise)
-    there = np.asarray(surviving(jnp.ones((12, 1, 1, 1)), noise)) > 0
-    expected = np.float64(x) + there / 0.4 * (plain - np.float64(x))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)  # float32, of order 10
-    assert 0 < there.mean() < 1
 
 
 @pytest.mark.slow
 def test_recomputed_blocks_draw_the_same():
-    model = WideResNet(depth=16, scheme=NARROW, stem_channels=4, survival=0.5, conv_dropout=0.2)
+    model = WideResNet(depth=16, scheme=NARROW, stem_channels=4, conv_dropout=0.2)
     params = small.he_variables(model)["params"]
 
     def gradient(model):
@@ -105,14 +85,12 @@ def test_recomputed_blocks_draw_the_same():
     ids=["wide", "cifar", "resnet", "resnet_v2"],
 )
 def test_in_the_test_there_is_no_noise_and_in_training_there_is(model):
-    noisy = model.clone(survival=0.5, conv_dropout=0.3)
+    noisy = model.clone(conv_dropout=0.3)
     params = small.he_variables(noisy)["params"]
     programs = [jax.make_jaxpr(one.apply)({"params": params}, IMAGES) for one in (model, noisy)]
     assert str(programs[0]) == str(programs[1])
-    plain = applied(model, params)
-    for one in (model.clone(survival=0.5), model.clone(conv_dropout=0.3)):
-        found = applied(one, params)
-        assert np.all(np.isfinite(found)) and np.abs(found - plain).max() > 1e-3
+    found, plain = applied(noisy, params), applied(model, params)
+    assert np.all(np.isfinite(found)) and np.abs(found - plain).max() > 1e-3
 
 
 def test_channels_are_dropped_in_the_last_two_stages_only():

@@ -47,9 +47,9 @@ class Block(nn.Module):
 
 
 @functools.cache
-def everything(num_blocks: int, **options: Any):
+def everything(num_blocks: int, *, remat: bool):
     """Output, gradients (of parameters and input) and all that the blocks wrote."""
-    stage = Stage(Block, num_blocks=num_blocks, stride=1, **options)
+    stage = Stage(Block, num_blocks=num_blocks, stride=1, remat=remat)
     rng = np.random.default_rng(num_blocks)
     x = rng.standard_normal((6, 4), dtype=np.float32)
     constants = BranchConstants(
@@ -71,14 +71,11 @@ def everything(num_blocks: int, **options: Any):
     return grad(variables["params"], x)
 
 
-@pytest.mark.every(9)  # 1 block, and 18 of them unrolled by three
-@pytest.mark.parametrize(
-    ("num_blocks", "options"),
-    [*((n, {}) for n in NUM_BLOCKS), (30, {"unroll": 17}), (18, {"unroll": 3})],
-)
-def test_groups_compute_what_a_loop_computes(num_blocks, options):
+@pytest.mark.every(6)  # 1 block, and 18
+@pytest.mark.parametrize("num_blocks", NUM_BLOCKS)
+def test_groups_compute_what_a_loop_computes(num_blocks):
     """Values, gradients and running statistics, with each block's own numbers."""
-    found = everything(num_blocks, remat=True, **options)
+    found = everything(num_blocks, remat=True)
     assert_close(found, everything(num_blocks, remat=False), TOLERANCE)
 
 
@@ -102,21 +99,17 @@ def test_the_loop_is_the_blocks_one_after_another():
 def test_recomputed_blocks_outside_a_loop_stand_behind_barriers():
     """The compiler would merge the recomputation with the first one; a loop keeps it from that."""
     make = partial(PreActivationBlock, features=16, anatomy=schemes.get("fixup").anatomy)
+    stage = Stage(make, num_blocks=17, stride=1, remat=True)
     x = jax.ShapeDtypeStruct((16, 16, 16, 16), np.float32)
-
-    def barriers(**options):
-        stage = Stage(make, num_blocks=17, stride=1, remat=True, **options)
-        params = shapes(stage, x.shape[1:])["params"]
-        grad = jax.grad(lambda p, x: stage.apply({"params": p}, x).sum())
-        return [
-            eqn.params["prevent_cse"]
-            for jaxpr in jaxprs_within(jax.make_jaxpr(grad)(params, x).jaxpr)
-            for eqn in jaxpr.eqns
-            if "prevent_cse" in eqn.params
-        ]
-
-    assert sorted(barriers()) == [False, True]  # the scanned ones, the first one
-    assert all(barriers(unroll=16))
+    params = shapes(stage, x.shape[1:])["params"]
+    grad = jax.grad(lambda p, x: stage.apply({"params": p}, x).sum())
+    barriers = [
+        eqn.params["prevent_cse"]
+        for jaxpr in jaxprs_within(jax.make_jaxpr(grad)(params, x).jaxpr)
+        for eqn in jaxpr.eqns
+        if "prevent_cse" in eqn.params
+    ]
+    assert sorted(barriers) == [False, True]  # the scanned ones, the first one
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import safetensors.numpy
 
 from nf_resnets import schemes, trained
 from nf_resnets.models import ARCHITECTURES
+from nf_resnets.trained.file import from_json, to_json
 from tests.models.smallest import smallest
 from tests.trained.networks import (
     assert_same,
@@ -50,7 +51,7 @@ def test_every_network_comes_back_as_it_was(tmp_path, architecture, scheme):
 
 
 def test_every_setting_comes_back(tmp_path):
-    model = wide_resnet("batchnorm", width=2, num_classes=3, bn_groups=4, unroll=2, remat=True,
+    model = wide_resnet("batchnorm", width=2, num_classes=3, bn_groups=4, remat=True,
                         dtype=jax.numpy.bfloat16)  # fmt: skip
     inputs = takes((8, 10, 3), classes=3, crop=0.875)
     notes = {"accuracy": 0.5, "steps": 3, "tags": ["a", None], "ü": {"x": True}}
@@ -62,6 +63,12 @@ def test_every_setting_comes_back(tmp_path):
     assert (found.model.bn_groups, found.model.dtype) == (4, jax.numpy.bfloat16)
     assert (found.inputs, found.notes) == (inputs, notes)
     assert found.versions["jax"] == jax.__version__
+
+
+def test_fields_that_networks_had_once_are_left_out():
+    settings = to_json(wide_resnet("fixup"))
+    settings["fields"] |= {"survival": 0.5, "unroll": 2}
+    assert from_json(settings) == wide_resnet("fixup")
 
 
 def test_the_file_is_what_the_format_says(tmp_path):
