@@ -13,7 +13,6 @@ import numpy as np
 from nf_resnets import random, schemes
 from nf_resnets.models.branch import CACHE, Attention, FeedForward, norm_stands, normalized, shift
 from nf_resnets.models.layers import Dense, lecun_fan_in
-from nf_resnets.parametrization import STANDARD
 from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
 
 
@@ -39,43 +38,26 @@ class Embedding(nn.Module):
         vectors = jnp.take(self.embedding, tokens, axis=0) * self.d_model**0.5
         return jnp.where((tokens == self.padding_id)[..., None], 0, vectors)
 
-    def attend(self, x: jax.Array) -> jax.Array:
-        """Scalar products of ``[B, T, d_model]`` with all vectors: ``[B, T, vocab_size]``."""
-        return x.astype(jnp.float32) @ self.embedding.T
-
     def _draw(self, key: jax.Array, shape: tuple[int, int]) -> jax.Array:
         table = self.d_model**-0.5 * random.normal(key, shape, jnp.float32)
         return table.at[self.padding_id].set(0)
 
 
-def sinusoids(
-    length: int, d_model: int, form: Literal["paper", "fairseq"] = "paper", first: int = 0
-) -> Any:
+def sinusoids(length: int, d_model: int) -> Any:
     r"""``PE[p, 2i] = sin(p / 10000^(2i/d))`` and ``PE[p, 2i + 1]`` its cosine, section 3.5.
 
-    In fairseq, and in tensor2tensor, all sines stand before all cosines, and the ``d/2``
-    frequencies end at ``1/10000``: ``PE[p, i] = sin(p / 10000^(i/(d/2 - 1)))`` for ``i < d/2``.
+    Returns NumPy float32 ``[length, d_model]``, of the positions from 0 on.
 
-    Returns NumPy float32 ``[length, d_model]``, from the position ``first`` on.
-
-    Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017; fairseq,
-    ``modules/sinusoidal_positional_embedding.py``.
+    Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017.
 
     Example:
       >>> sinusoids(2, 4)[1].tolist()
       [0.841, 0.540, 0.010, 1.000]
-      >>> sinusoids(2, 4, "fairseq")[1].tolist()
-      [0.841, 0.0001, 0.540, 1.000]
     """
     # In float64, for at a thousand radians float32 has lost four of its digits.
-    half = np.arange(d_model // 2)
-    frequencies = 10000.0 ** -(
-        half / (d_model / 2 if form == "paper" else max(d_model // 2 - 1, 1))
-    )
-    angles = np.arange(first, first + length).reshape(-1, 1) * frequencies.reshape(1, -1)
+    frequencies = 10000.0 ** -(np.arange(d_model // 2) / (d_model / 2))
+    angles = np.arange(length).reshape(-1, 1) * frequencies.reshape(1, -1)
     pair = np.sin(angles), np.cos(angles)
-    if form == "fairseq":
-        return np.concatenate(pair, axis=-1).astype(np.float32)
     return np.stack(pair, axis=-1).reshape(length, d_model).astype(np.float32)
 
 
@@ -165,15 +147,11 @@ class Transformer(nn.Module):
     branch.
 
     As in fairseq's ``transformer_iwslt_de_en`` source and target have an embedding of their own,
-    and the head, without bias vector, a matrix of its own (``shared="none"``). Fixup asks for
-    that, for its head starts at 0, which embeddings cannot; with another ``shared`` its rule 1
-    leaves the head out, without an error. ``shared="target"`` takes the target's embedding
-    for the head, as T-Fixup's published run does; ``shared="all"`` has one table for all three, as
-    in Vaswani et al.
+    and the head, without bias vector, a matrix of its own. Fixup asks for that, for its head starts
+    at 0, which embeddings cannot.
 
-    Positions are sinusoidal and counted from 0 (with ``positions="fairseq"`` sines and cosines
-    stand in halves, and the first position is ``padding_id + 1``). Padding follows a sequence; what
-    the logits are at a padded position means nothing: leave it out of the loss.
+    Positions are sinusoidal and counted from 0. Padding follows a sequence; what the logits are at
+    a padded position means nothing: leave it out of the loss.
 
     Attributes:
       vocab_size: tokens of the target.
@@ -188,18 +166,14 @@ class Transformer(nn.Module):
       source_vocab_size: tokens of the source; by default as many as the target's.
       encoder_layers: ``N`` of the encoder, if it differs.
       decoder_layers: ``N`` of the decoder, if it differs.
-      shared: which of the two embeddings and the head are one table.
       padding_id: the token that fills up short sequences.
       max_length: how many tokens a sequence may have.
-      positions: whose sinusoids are added to the embeddings, the paper's or fairseq's.
       dropout: rate; :meth:`apply` takes a ``dropout`` PRNG key with ``train=True``.
       dtype: what the layers compute in; parameters and logits are float32.
 
     Raises:
-      ValueError: if the vocabularies to be shared differ, the head is shared where its rate depends
-        on the width, ``shared`` or ``positions`` is none of those, a scheme's anatomy has parts
-        that are not of Transformers, no scheme for Transformers has that name, or a sequence is
-        longer than ``max_length``.
+      ValueError: if a scheme's anatomy has parts that are not of Transformers, no scheme for
+        Transformers has that name, or a sequence is longer than ``max_length``.
 
     Source: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017; Zhang, Dauphin, Ma, ICLR
     2019, section 4.3.
@@ -218,31 +192,13 @@ class Transformer(nn.Module):
     source_vocab_size: int | None = None
     encoder_layers: int | None = None
     decoder_layers: int | None = None
-    shared: Literal["none", "target", "all"] = "none"
     padding_id: int = 0
     max_length: int = 1024
-    positions: Literal["paper", "fairseq"] = "paper"
     dropout: float = 0.0
     dtype: Any = jnp.float32
 
     def __post_init__(self) -> None:
-        if self.shared not in ("none", "target", "all"):
-            raise ValueError(f"shared={self.shared!r} found; expected 'none', 'target' or 'all'.")
-        if self.positions not in ("paper", "fairseq"):
-            raise ValueError(f"positions={self.positions!r} found; expected 'paper' or 'fairseq'.")
-        sizes_differ = self.source_vocab_size not in (None, self.vocab_size)
-        if self.shared == "all" and sizes_differ:
-            raise ValueError(
-                f"shared='all' with source_vocab_size={self.source_vocab_size} and "
-                f"vocab_size={self.vocab_size} found; expected one vocabulary."
-            )
-        scheme = schemes.fitting(self.scheme, "transformer")
-        if self.shared != "none" and scheme.parametrization != STANDARD:
-            raise ValueError(
-                f"shared={self.shared!r} with scheme={scheme.name!r} found; expected 'none', for "
-                "a table that is the head, too, cannot have the head's factors."
-            )
-        _refuse_unknown_parts(scheme.anatomy)
+        _refuse_unknown_parts(schemes.fitting(self.scheme, "transformer").anatomy)
         if self.d_model % self.num_heads or self.d_model % 2:
             raise ValueError(
                 f"d_model={self.d_model} found; expected an even multiple of "
@@ -264,13 +220,9 @@ class Transformer(nn.Module):
     def setup(self) -> None:
         """Makes the embeddings, both stacks and the head."""
         table = partial(Embedding, d_model=self.d_model, padding_id=self.padding_id)
-        if self.shared == "all":
-            self.embedding = table(self.vocab_size)
-        else:
-            self.encoder_embedding = table(self.source_vocab_size or self.vocab_size)
-            self.decoder_embedding = table(self.vocab_size)
-        if self.shared == "none":
-            self.head = Dense(self.vocab_size, lecun_fan_in, use_bias=False)
+        self.encoder_embedding = table(self.source_vocab_size or self.vocab_size)
+        self.decoder_embedding = table(self.vocab_size)
+        self.head = Dense(self.vocab_size, lecun_fan_in, use_bias=False)
         self.embedding_dropout = nn.Dropout(self.dropout)
 
         self.anatomy = schemes.get(self.scheme).anatomy
@@ -290,20 +242,17 @@ class Transformer(nn.Module):
 
     def encode(self, source: jax.Array, train: bool = False) -> jax.Array:
         """The encoder's output ``[B, S, D]`` for a source ``[B, S]``."""
-        table = self.embedding if self.shared == "all" else self.encoder_embedding
-        x = self._embed(table, source, train)
+        x = self._embed(self.encoder_embedding, source, train)
         return self.encoder(x, self._source_mask(source), self._constants("encoder"), train=train)
 
     def decode(
         self, memory: jax.Array, source: jax.Array, target: jax.Array, train: bool = False
     ) -> jax.Array:
         """Logits ``[B, T, vocab_size]`` from :meth:`encode`'s output and the target so far."""
-        table = self._target_table()
-        x = self._embed(table, target, train)
+        x = self._embed(self.decoder_embedding, target, train)
         causal = jnp.tri(target.shape[1], dtype=bool)[None, None]
         constants, mask = self._constants("decoder"), self._source_mask(source)
-        x = self.decoder(x, causal, constants, memory, mask, train=train)
-        return self._logits(x)
+        return self.head(self.decoder(x, causal, constants, memory, mask, train=train))
 
     def decode_next(
         self,
@@ -329,18 +278,11 @@ class Transformer(nn.Module):
           length: how many tokens the target may have.
         """
         positions = self._positions(length)
-        x = self._target_table()(token[:, None]) + positions[position][None, None]
+        x = self.decoder_embedding(token[:, None]) + positions[position][None, None]
         seen = (jnp.arange(length) <= position)[None, None, None]
         constants, mask = self._constants("decoder"), self._source_mask(source)
         x, position = x.astype(self.dtype), jnp.asarray(position, jnp.int32)
-        x = self.decoder(x, seen, constants, memory, mask, position=position)
-        return self._logits(x)[:, 0]
-
-    def _target_table(self) -> Embedding:
-        return self.embedding if self.shared == "all" else self.decoder_embedding
-
-    def _logits(self, x: jax.Array) -> jax.Array:
-        return self.head(x) if self.shared == "none" else self._target_table().attend(x)
+        return self.head(self.decoder(x, seen, constants, memory, mask, position=position))[:, 0]
 
     def _embed(self, table: Embedding, tokens: jax.Array, train: bool) -> jax.Array:
         x = (table(tokens) + self._positions(tokens.shape[1])[None]).astype(self.dtype)
@@ -352,8 +294,7 @@ class Transformer(nn.Module):
                 f"a sequence of {length} tokens found; expected at most max_length="
                 f"{self.max_length}."
             )
-        first = self.padding_id + 1 if self.positions == "fairseq" else 0
-        return jnp.asarray(sinusoids(length, self.d_model, self.positions, first))
+        return jnp.asarray(sinusoids(length, self.d_model))
 
     def _source_mask(self, source: jax.Array) -> jax.Array:
         return (source != self.padding_id)[:, None, None, :]

@@ -41,8 +41,8 @@ _DTYPES = {
 _KINDS: dict[str, Any] = {"images": Images, "sentences": Sentences}
 _VOCABULARIES = ("source_vocabulary", "target_vocabulary")
 
-GONE = ("survival", "unroll")
-"""Fields that networks had once, which change nothing of what a trained one computes."""
+GONE = {"survival": None, "unroll": None, "shared": "none", "positions": "paper"}
+"""Fields that networks had once, and with what value each changes nothing; None for any."""
 
 LARGEST = 1 << 20
 """Layers, channels, tokens, classes: beyond it a file is taken for a forged one."""
@@ -229,8 +229,9 @@ def from_json(settings: Mapping[str, Any]) -> Any:
     name, values = str(settings["class"]), dict(settings["fields"])
     if name not in CLASSES:
         raise ValueError(f"class {reprlib.repr(name)} found; expected one of {', '.join(CLASSES)}.")
-    for field in GONE:
-        values.pop(field, None)
+    for field, neutral in GONE.items():
+        if neutral is None or values.get(field) == neutral:
+            values.pop(field, None)
     if "dtype" in values:
         if values["dtype"] not in ("float32", "bfloat16", "float16", "float64"):
             raise ValueError(f"dtype={reprlib.repr(values['dtype'])} found; expected a float's.")

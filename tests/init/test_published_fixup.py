@@ -1,4 +1,4 @@
-"""Fixup as its authors' code has it: draws, slow leaves, the Transformer's positions."""
+"""Fixup as its authors' code has it: draws, slow leaves, steps."""
 
 import dataclasses
 import math
@@ -9,7 +9,6 @@ import optax
 import pytest
 
 from nf_resnets import init, models, optim, roles
-from nf_resnets.models.transformer import sinusoids
 from tests.models.reference import torch_names
 from tests.models.trees import assert_close, images, quick_jit, random_variables
 
@@ -80,28 +79,6 @@ def test_the_transformers_attention(keyed):
     ):
         one, two = (tree[stack]["layers"][name]["value"]["kernel"] for tree in (paper, params))
         np.testing.assert_allclose(one, factor * two, rtol=1e-6)
-
-
-def test_fairseqs_positions():
-    """Typed from its ``SinusoidalPositionalEmbedding``, in loops; padding is token 1 there."""
-    length, d, padding = 5, 8, 1
-    expected = np.zeros((length, d))
-    for position in range(length):
-        for i in range(d // 2):
-            frequency = math.exp(-i * math.log(10000) / (d // 2 - 1))
-            expected[position, i] = math.sin((padding + 1 + position) * frequency)
-            expected[position, d // 2 + i] = math.cos((padding + 1 + position) * frequency)
-    found = sinusoids(length, d, "fairseq", padding + 1)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)  # rounded to float32
-    assert sinusoids(2, 2, "fairseq").shape == (2, 2)
-
-    # The network adds them to the embeddings, which here are 0; so its logits are those of one that
-    # has them as its embeddings. Its first branch sees them.
-    model = TRANSFORMER.clone(d_model=d, padding_id=padding, positions="fairseq")
-    tokens = np.full((1, length), 5, "i4")
-    params = jax.tree.map(np.zeros_like, shapes(model, tokens, tokens))
-    encoded = model.apply({"params": params}, tokens, method="encode")
-    np.testing.assert_allclose(encoded[0], expected, rtol=0, atol=1e-6)
 
 
 def test_thirty_steps_of_the_authors_module():

@@ -65,10 +65,13 @@ def test_every_setting_comes_back(tmp_path):
     assert found.versions["jax"] == jax.__version__
 
 
-def test_fields_that_networks_had_once_are_left_out():
+def test_fields_that_networks_had_once_are_left_out_where_they_change_nothing():
     settings = to_json(wide_resnet("fixup"))
-    settings["fields"] |= {"survival": 0.5, "unroll": 2}
+    settings["fields"] |= {"survival": 0.5, "unroll": 2, "shared": "none"}
     assert from_json(settings) == wide_resnet("fixup")
+    settings["fields"] |= {"shared": "all"}
+    with pytest.raises(TypeError, match="shared"):
+        from_json(settings)
 
 
 def test_the_file_is_what_the_format_says(tmp_path):
