@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +15,8 @@ from nf_resnets.roles.running import Path
 from nf_resnets.roles.views import View
 
 Measure = Callable[..., tuple[jax.Array, jax.Array]]
-"""``measure(equation, args, place, *more)`` gives the result of a step with the leaf set, and the
-number, or vector, that sets it."""
+"""``measure(equation, args, place)`` gives the result of a step with the leaf set, and the number, or
+vector, that sets it."""
 
 
 class Place(NamedTuple):
@@ -57,8 +56,7 @@ def measured_pass(
       measure: see :data:`Measure`.
 
     Returns:
-      ``run(params, inputs, *more)`` gives what sets each leaf, by path; of a stacked one ``[n,
-      ...]``.
+      ``run(params, inputs)`` gives what sets each leaf, by path; of a stacked one ``[n, ...]``.
 
     Raises:
       ValueError: if a leaf takes part in no step, or in several.
@@ -67,16 +65,16 @@ def measured_pass(
     places = _places(traced, leaves)
 
     def change(
-        more: Any, equation: Any, args: list[Any], path: Path, values: Any, proceed: Any
+        equation: Any, args: list[Any], path: Path, values: Any, proceed: Any
     ) -> tuple[list[Any], dict[Path, jax.Array]]:
-        result, number = measure(equation, args, places[path], *more)
+        result, number = measure(equation, args, places[path])
         return [result], {path: number}
 
     @jax.jit
-    def run(params: Any, inputs: Any, *more: Any) -> dict[str, jax.Array]:
+    def run(params: Any, inputs: Any) -> dict[str, jax.Array]:
         arrays = jax.tree.leaves(params)
         given = [*(arrays[at] for at in traced.positions), *jax.tree.leaves(inputs)]
-        _, numbers = running.run(traced.program, given, places, functools.partial(change, more))
+        _, numbers = running.run(traced.program, given, places, change)
         of_leaf: dict[int, list[tuple[Place, jax.Array]]] = {}
         for path, place in places.items():
             of_leaf.setdefault(place.leaf, []).append((place, numbers[path]))

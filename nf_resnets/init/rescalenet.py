@@ -173,24 +173,20 @@ def rescale_biases(
     *,
     network: Callable[..., Any],
     inputs: tuple[Any, ...],
-    parts: int = 1,
     rules: Rules | RoleMap | None = None,
 ) -> Any:
     r"""Sets every channel bias to minus the batch's mean of its channel, layer by layer.
 
     ``b_c = -mean(x_c)`` over the images and positions of the batch, where ``x`` has passed the
-    layers before with the biases that those have found. One pass sets them all.
-
-    The published code finds them in the first 8 passes of training: a layer's bias is minus the
-    average of the means of the passes so far. ``parts=8`` gives what it finds if nothing is trained
-    meanwhile. (There the biases also learn a hundred times more slowly in these 8 steps.)
+    layers before with the biases that those have found. One pass sets them all. (The published code
+    averages the means of the first 8 passes of training, in which the biases learn a hundred times
+    more slowly.)
 
     Args:
       params: an initialised tree. It is not changed.
       network: ``network(params, *inputs)``, its forward pass, of any library. It is compiled anew
         in every call: to set many networks, ``jax.jit`` the call.
       inputs: a batch, such as ``(images,)``; the authors use 128 images or more.
-      parts: into how many equal parts the batch is cut, which pass one after another.
       rules: the roles of the leaves, by default those of this library's models.
 
     Returns:
@@ -214,31 +210,19 @@ def rescale_biases(
     if not paths:
         raise ValueError("no channel bias found in params; expected one, as of 'rescalenet'.")
 
-    def with_biases(biases: dict[str, Any]) -> Any:
-        def fill(leaf: Leaf, value: Any) -> Any:
-            return cast_like(value, biases.get(leaf.path, 0)) if leaf.path in paths else value
-
-        return role_map.map(fill, params)
-
-    cut = jax.tree.map(lambda x: jnp.split(x, parts), inputs)
-    batches = jax.tree.transpose(jax.tree.structure(inputs), None, cut)
-    measure = measured_pass(network, params, batches[0], paths, _centered)
-    biases: dict[str, Any] = {}
-    for count, batch in enumerate(batches, start=1):
-        biases = measure(with_biases(biases), batch, float(count))
-    return with_biases(biases)
+    biases = measured_pass(network, params, inputs, paths, _centered)(params, inputs)
+    return role_map.map(
+        lambda leaf, value: cast_like(value, biases[leaf.path]) if leaf.path in paths else value,
+        params,
+    )
 
 
-def _centered(
-    equation: Any, args: list[Any], place: Place, count: Any
-) -> tuple[jax.Array, jax.Array]:
-    """Adds minus the average of the channel means of all passes; the bias has the others'."""
-    x, bias = (args[at].astype(jnp.float32) for at in (1 - place.operand, place.operand))
+def _centered(equation: Any, args: list[Any], place: Place) -> tuple[jax.Array, jax.Array]:
+    """Adds minus the means of the channels."""
+    x = args[1 - place.operand]
     others = [axis for axis in range(x.ndim) if axis != place.channel_axis]
-    before = jnp.moveaxis(bias, place.channel_axis, -1).reshape(-1, bias.shape[place.channel_axis])
-    average = before[0] - (x.mean(axis=tuple(others)) + before[0]) / count
-    wide = args[place.operand].dtype
-    return args[1 - place.operand] + jnp.expand_dims(average, others).astype(wide), average
+    bias = -x.astype(jnp.float32).mean(axis=tuple(others))
+    return x + jnp.expand_dims(bias, others).astype(args[place.operand].dtype), bias
 
 
 def _residual(transitions: tuple[bool, ...]) -> np.ndarray:

@@ -11,15 +11,13 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from nf_resnets import init, models, schemes
+from nf_resnets import init, models
 from nf_resnets.init import Rules
-from nf_resnets.models.blocks import PreActivationBlock
 from nf_resnets.models.layers import ChannelBias
-from nf_resnets.models.stage import Stage
 from nf_resnets.roles import path_name
 from tests.init.noted import network_of, noted
 from tests.models.smallest import smallest
-from tests.models.trees import quick_jit, random_variables
+from tests.models.trees import quick_jit
 from tests.trees.network import pairs
 
 WIDE = models.WideResNet(depth=16, scheme="rescalenet", stem_channels=4)
@@ -126,43 +124,3 @@ def test_a_network_without_channel_biases_is_refused():
         init.rescale_biases(
             {"stem": {"kernel": np.ones((3, 3, 3, 4))}}, network=None, inputs=(np.ones(1),)
         )
-
-
-def test_parts_are_averaged_as_in_the_published_code():
-    """Its layer, in NumPy: minus the running average of the means of the passes so far."""
-    x = np.random.default_rng(0).standard_normal((24, 2, 2, 3)).astype("f4") + 1
-    run = functools.partial(SMALL, network=network_of(TwoLayers()), inputs=(x,))
-    found = run(TwoLayers().init(jax.random.key(0), x)["params"], parts=8)
-    means = np.zeros((2, 3))
-    for count, part in enumerate(np.split(np.float64(x), 8)):
-        h = part
-        for layer in range(2):
-            means[layer] += (h.mean((0, 1, 2)) - means[layer]) / (count + 1)
-            h = np.square(h - means[layer])
-    # Sums of a hundred float32 numbers of order 1.
-    np.testing.assert_allclose(found["one"]["vector"], -means[0], rtol=0, atol=3e-6)
-    np.testing.assert_allclose(found["two"]["vector"], -means[1], rtol=0, atol=3e-6)
-    # One pass of all images gives other biases behind the first layer.
-    once = run(found)
-    assert np.abs(once["two"]["vector"] - found["two"]["vector"]).max() > 1e-3
-
-
-@pytest.mark.parametrize("remat", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_parts_within_scanned_stages(remat):
-    """The same images twice find what they find once."""
-    anatomy = schemes.get("rescalenet").anatomy
-    make = functools.partial(PreActivationBlock, features=3, anatomy=anatomy)
-    stage, images = Stage(make, num_blocks=3, stride=1, remat=remat), _images(6, 8)
-    rules = Rules(branch=r"(first|rest)/conv_(\d)", stacked="rest/", channel_bias="/vector$",
-                  multiplier="/multiplier$")  # fmt: skip
-
-    def network(params, images):
-        constants = anatomy.constants((False,) * 3)
-        return stage.apply({"params": params}, images, constants=constants)
-
-    run = functools.partial(init.rescale_biases, network=network, rules=rules)
-    params = random_variables(stage, 1, images.shape[1:])["params"]
-    once = run(params, inputs=(images,))
-    twice = run(params, inputs=(np.concatenate([images, images]),), parts=2)
-    for one, two in zip(jax.tree.leaves(once), jax.tree.leaves(twice), strict=True):
-        np.testing.assert_allclose(two, one, rtol=0, atol=TOLERANCE)
