@@ -119,7 +119,7 @@ class FromTorch:
     """
 
     file: tyro.conf.Positional[Path]
-    """A safetensors file; a .pt file where PyTorch is installed."""
+    """A safetensors file."""
     out: Out
     model: str
     """A network by name: resnet-50, resnet-50-v2, cifar-resnet-110."""

@@ -7,7 +7,6 @@ before as after it has the same shape either way.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -40,9 +39,8 @@ def from_torch(
     epsilon of BatchNorm or where the stride of a bottleneck is, is taken to be as published.
 
     Args:
-      source: a safetensors file (for which no PyTorch is needed), a ``.pt`` file where PyTorch is
-        installed (only tensors are read from it), or a state dict of NumPy arrays or PyTorch
-        tensors, which may be within others, beside an optimizer's.
+      source: a safetensors file, or a state dict of NumPy arrays or PyTorch tensors, such as
+        ``torch.load(path, weights_only=True)["state_dict"]``.
       network: the name of a network, such as ``"resnet-50"``.
       scheme: the scheme whose anatomy the published network has.
       inputs: by default colour images as the published training code normalizes them, and classes
@@ -54,15 +52,12 @@ def from_torch(
       and with BatchNorm the running statistics in ``batch_stats``.
 
     Raises:
-      TrainedError: if the checkpoint cannot be read, no layout fits, a tensor or a leaf is left
-        over, a shape is another one, or the network differs from the published one in what is not
-        in its weights (the argument or scheme that makes it the same is named).
-      ImportError: if the file needs PyTorch, which is not installed.
+      TrainedError: if the checkpoint cannot be read, a tensor or a leaf is left over, a shape is
+        another one, or the network differs from all published ones in what is in no weight.
     """
     tensors = _read(source)
     model = models.make(network, scheme, **options)
-    layout = _recognised(tensors, model)
-    _refuse_other_network(model, layout)
+    layout = _layout_of(model)
     bias = tensors.get(f"{layout.theirs('head')}.bias")
     if "num_classes" not in options and bias is not None:
         model = model.clone(num_classes=len(bias))
@@ -94,20 +89,13 @@ def _read(source: Any) -> dict[str, np.ndarray]:
         if isinstance(source, str | os.PathLike):
             where = str(source)
             source = _read_file(where)
-        state_dicts = _state_dicts(source)
-        if len(state_dicts) != 1:
-            raise ValueError(
-                f"it holds {len(state_dicts)} dicts of nothing but tensors; expected a module's "
-                "state_dict()."
-            )
-        for name, value in state_dicts[0].items():
-            parts = [part for part in name.split(".") if part not in WRAPPERS]
-            if parts[-1:] == ["n_averaged"]:  # AveragedModel counts in it
-                continue
-            if ".".join(parts) in tensors:
+        for name, value in source.items():
+            plain = ".".join(part for part in name.split(".") if part not in WRAPPERS)
+            if plain in tensors:
                 raise ValueError(f"leaf {name!r} is there a second time; expected one.")
-            tensors[".".join(parts)] = _array(name, value)
-    except (ImportError, OSError):
+            if plain != "n_averaged":  # AveragedModel counts in it
+                tensors[plain] = _array(name, value)
+    except OSError:
         raise
     except Exception as error:  # the readers of files raise whatever they stumble over
         reason = " ".join(str(error).split())[:300]
@@ -115,38 +103,16 @@ def _read(source: Any) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _read_file(path: str) -> Any:
+def _read_file(path: str) -> dict[str, np.ndarray]:
     data = places.read_file(path)
     # The first bytes of what today's and older versions of PyTorch write.
-    if not data.startswith((b"PK\x03\x04", b"\x80")):
-        return tensors_of(data)
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError:
-        raise ImportError(
-            f"{path} was written by torch.save, and PyTorch is not installed here; convert it "
-            "where it is: safetensors.torch.save_file(torch.load(path, weights_only=True), "
-            "'net.safetensors')."
-        ) from None
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whose text advises to execute what the file holds
+    if data.startswith((b"PK\x03\x04", b"\x80")):
         raise ValueError(
-            f"it holds more than tensors, or is damaged ({type(error).__name__}); expected what "
-            "torch.save(module.state_dict(), path) writes."
-        ) from None
-
-
-def _state_dicts(content: Any, levels: int = 4) -> list[Mapping[str, Any]]:
-    """The dicts of nothing but tensors; no script nests one deeper than four levels."""
-    # An optimizer numbers its tensors.
-    if not isinstance(content, Mapping) or not all(isinstance(key, str) for key in content):
-        return []
-    # PyTorch is not imported for its tensors.
-    if content and all(hasattr(x, "detach") or hasattr(x, "__array__") for x in content.values()):
-        return [content]
-    within = content.values() if levels > 1 else ()
-    return [each for value in within for each in _state_dicts(value, levels - 1)]
+            "it was written by torch.save; expected a safetensors file, as "
+            "safetensors.torch.save_file(torch.load(path, weights_only=True), 'net.safetensors') "
+            "writes it."
+        )
+    return tensors_of(data)
 
 
 def _array(name: str, value: Any) -> np.ndarray:
@@ -161,55 +127,42 @@ def _array(name: str, value: Any) -> np.ndarray:
         return as_array(name, array.astype(np.float32))
 
 
-# --- The layout, and whether the network is that of the layout ------------------------------------
+# --- The layout of the network --------------------------------------------------------------------
 
 
-def _recognised(tensors: Mapping[str, np.ndarray], model: Any) -> Layout:
-    """The layout that knows all names, or else, for the network's class, the most of them."""
-
-    def score(layout: Layout) -> tuple[bool, bool, int]:
-        known = sum(map(layout.knows, tensors))
-        return known == len(tensors), isinstance(model, layout.network), known
-
-    best = max(LAYOUTS.values(), key=score)
-    if 2 * score(best)[-1] < len(tensors):
-        raise TrainedError(
-            f"the checkpoint's tensors are of no known layout: {_listed(list(tensors))}; expected "
-            f"one of {', '.join(LAYOUTS)}."
-        )
-    return best
-
-
-def _refuse_other_network(model: Any, layout: Layout) -> None:
-    """Compares what is in no weight: the class, its arguments, the scheme's anatomy."""
-    theirs = f"found for a checkpoint of {layout.title}; expected"
-    is_theirs: bool = isinstance(model, layout.network)
-    if not is_theirs:
-        raise TrainedError(f"a {type(model).__name__} {theirs} a {layout.network.__name__}.")
-    for name, value in layout.arguments.items():
-        if getattr(model, name) != value:
-            raise TrainedError(f"{name}={getattr(model, name)!r} {theirs} {name}={value!r}.")
-    scheme, published = schemes.get(model.scheme), schemes.get(layout.scheme)
-    if other := _other_parts(scheme.anatomy, published.anatomy, model.num_branches):
-        raise TrainedError(
-            f"scheme={scheme.name!r} {theirs} scheme={published.name!r}, or one with the same "
-            f"{', '.join(other)} in its anatomy."
-        )
+def _layout_of(model: Any) -> Layout:
+    """The layout of a class, its arguments and a scheme's anatomy, which are in no weight."""
+    scheme = schemes.get(model.scheme)
+    for layout in LAYOUTS.values():
+        published = schemes.get(layout.scheme).anatomy
+        is_theirs: bool = isinstance(model, layout.network)
+        if (
+            is_theirs
+            and all(getattr(model, name) == value for name, value in layout.arguments.items())
+            and _same_logits(scheme.anatomy, published, model.num_branches)
+        ):
+            return layout
+    version = f"(version={model.version})" if isinstance(model, models.ResNet) else ""
+    known = ", ".join(f"{layout.scheme} ({layout.name})" for layout in LAYOUTS.values())
+    raise TrainedError(
+        f"a {type(model).__name__}{version} with scheme={scheme.name!r} found, which computes what "
+        f"no published network does; expected the network and the scheme of one: {known}."
+    )
 
 
-def _other_parts(one: schemes.Anatomy, other: schemes.Anatomy, depth: int) -> list[str]:
-    """The fields in which two anatomies compute different logits in a network of that depth."""
-    constants = ("residual", "identity", "beta")
-    # Dropout is in no logits of a trained network.
-    names = [x.name for x in dataclasses.fields(one) if x.name not in (*constants, "dropout")]
-    differing = [name for name in names if getattr(one, name) != getattr(other, name)]
+def _same_logits(one: schemes.Anatomy, other: schemes.Anatomy, depth: int) -> bool:
+    """Whether two anatomies compute the same in a trained network of that depth."""
+    # Dropout is in no logits of it, and the constants are compared as numbers.
+    left_out = ("residual", "identity", "beta", "dropout")
+    names = [x.name for x in dataclasses.fields(one) if x.name not in left_out]
+    if any(getattr(one, name) != getattr(other, name) for name in names):
+        return False
     transitions = tuple(k % 3 == 0 for k in range(depth))  # any will do
-    pairs = zip(one.constants(transitions), other.constants(transitions), strict=True)
-    for name, pair in zip(constants, pairs, strict=True):
+    for pair in zip(one.constants(transitions), other.constants(transitions), strict=True):
         a, b = (1.0 if value is None else value for value in pair)
         if not np.allclose(a, b, rtol=1e-6, atol=0):
-            differing.append(name)
-    return differing
+            return False
+    return True
 
 
 # --- The leaves -----------------------------------------------------------------------------------

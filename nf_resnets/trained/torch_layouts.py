@@ -43,11 +43,6 @@ class Layout:
                 return theirs.format(**numbers, **{f"{n}0": i - 1 for n, i in numbers.items()})
         return None
 
-    def knows(self, key: str) -> bool:
-        """Whether a tensor of that name can be one of this layout, of a network of any depth."""
-        layers = re.sub(r"\(\?P<\w+>", "(?:", "|".join(map(_regex, self.names.values())))
-        return re.fullmatch(rf"(?:{layers})(?:\.[A-Za-z_]\w*)?", key) is not None
-
 
 def _regex(name: str) -> str:
     return re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(name))

@@ -119,34 +119,15 @@ def test_blocks_are_stacked_in_the_order_of_their_numbers():
     assert_same(made.variables, variables)
 
 
-def within(prefix, tensors):
-    return {f"{prefix}{key}": array for key, array in tensors.items()}
-
-
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        lambda own: within("module.", {"n_averaged": COUNT, **within("module._orig_mod.", own)}),
-        # Only some modules are wrapped, as in PyTorch's example for VGG.
-        lambda own: {key.replace("layer1.", "layer1.module."): a for key, a in own.items()},
-        lambda own: {"epoch": 9, "model": {"state_dict": own}, "optimizer": OPTIMIZER},
-    ],
-)
-def test_wrappers_and_dicts_around_a_state_dict_are_peeled(wrapped):
-    model, variables, state_dict = checkpoint()
-    assert_same(load(wrapped(state_dict)).variables, variables)
-
-
-COUNT = np.array(3)
-OPTIMIZER = {"state": {0: {"momentum": np.ones(3)}, 1: {"momentum": np.ones(2)}}, "groups": [{}]}
-
-
-def test_what_may_be_two_state_dicts_is_refused():
-    _, _, state_dict = checkpoint()
+def test_wrappers_are_peeled_and_nothing_else():
+    """Of the whole network, and of some modules, as in PyTorch's example for VGG."""
+    _, variables, own = checkpoint()
+    wrapped = {key.replace("layer1.", "layer1.module."): array for key, array in own.items()}
+    wrapped = {f"module._orig_mod.{key}": array for key, array in wrapped.items()}
+    assert_same(load(wrapped).variables, variables)
     for content, message in (
-        ({"model": state_dict, "ema": state_dict}, "2 dicts"),
-        (state_dict | {"bias1": "text"}, "0 dicts"),
-        (state_dict | {"module.conv1.weight": COUNT}, r"'module\.conv1\.weight' is there a second"),
+        ({"epoch": np.array(9), "state_dict": own}, "'state_dict' is of dict"),
+        (own | {"module.conv1.weight": np.array(3)}, r"'module\.conv1\.weight' is there a second"),
     ):
         with pytest.raises(TrainedError, match=message):
             load(content)
@@ -164,14 +145,6 @@ MODULES = {  # the module, our network, and the sides of the images
     ),
     "torchvision-wide-resnet": (
         lambda m: m.BatchNormResNet((2, 2, 2, 2), 4, wide=2), ("resnet-26", "batchnorm"), (33, 47)
-    ),
-    "rescalenet": (
-        lambda m: m.RescaleNet((3, 4, 6, 3)),
-        ("resnet-50", "rescalenet_published"),
-        (64, 128),  # of odd feature maps the published pool leaves the last row out, and fails
-    ),
-    "timm-nf-resnet": (
-        lambda m: m.NormFreeResNet((3, 4, 6, 3)), ("resnet-50-v2", "nf_resnet_timm"), (64, 70)
     ),
 }  # fmt: skip
 
@@ -228,13 +201,13 @@ def test_another_shape_and_what_is_no_weight_are_refused(key, array, fault):
 @pytest.mark.parametrize(
     ("name", "network", "scheme", "fault"),
     [
-        ("torchvision-resnet", "resnet-34", "batchnorm_sqrt_half", "the same residual, identity"),
-        ("torchvision-resnet", "resnet-34", "batchnorm_merge", "the same norm_place in"),
-        ("torchvision-resnet", "resnet-34-v2", "batchnorm", "version=2 found.*expected version=1"),
-        ("fixup-imagenet", "cifar-resnet-20", "fixup", "a CifarResNet found.*expected a ResNet"),
-        ("rescalenet", "resnet-26", "rescalenet", "expected scheme='rescalenet_published'"),
-        ("timm-nf-resnet", "resnet-26-v2", "nf_resnet", "scheme='nf_resnet_timm'.*pooled_shortcut"),
-        ("fixup-cifar", "cifar-resnet-20", "skipinit", "expected scheme='fixup'"),
+        ("torchvision-resnet", "resnet-34", "batchnorm_sqrt_half", "what no published"),
+        ("torchvision-resnet", "resnet-34", "batchnorm_merge", "what no published"),
+        ("torchvision-resnet", "resnet-34-v2", "batchnorm", r"a ResNet\(version=2\) with scheme="),
+        ("fixup-imagenet", "cifar-resnet-20", "fixup", "tensors without a leaf, layer1.0.bias3a"),
+        ("rescalenet", "resnet-26", "rescalenet", r"expected .* rescalenet_published \(rescalenet\)"),
+        ("timm-nf-resnet", "resnet-26-v2", "nf_resnet", "scheme='nf_resnet' found.*nf_resnet_timm"),
+        ("fixup-cifar", "cifar-resnet-20", "skipinit", "a CifarResNet with scheme='skipinit'"),
     ],
 )
 def test_what_no_weight_says_is_refused_by_its_name(name, network, scheme, fault):
@@ -269,27 +242,19 @@ def test_a_safetensors_file_needs_no_torch(tmp_path, monkeypatch, dtype):
     assert_same(made.variables, load(state_dict).variables)
     if dtype == np.float32:
         assert_same(made.variables, variables)
-    for name, content, error, fault in (
-        ("cut.safetensors", path.read_bytes()[:100], TrainedError, "safetensors cannot be read"),
-        ("net.pt", b"PK\x03\x04", ImportError, "PyTorch is not installed here"),
+    for name, content, fault in (
+        ("cut.safetensors", path.read_bytes()[:100], "safetensors cannot be read"),
+        ("net.pt", b"PK\x03\x04", "net.pt cannot be read: it was written by torch.save"),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(error, match=fault):
+        with pytest.raises(TrainedError, match=fault):
             load(tmp_path / name)
 
 
-def test_a_file_of_torch_is_read_where_torch_is(tmp_path):
+def test_tensors_of_torch_become_float32():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     _, variables, state_dict = checkpoint()
     tensors = {key: torch.from_numpy(np.array(a)) for key, a in state_dict.items()}
-    for saved in (tensors, {"epoch": 3, "state_dict": tensors, "optimizer": {"lr": 0.1}}):
-        torch.save(saved, tmp_path / "net.pt")
-        assert_same(load(tmp_path / "net.pt").variables, variables)
+    assert_same(load(tensors).variables, variables)
     half = {key: tensor.bfloat16().requires_grad_() for key, tensor in tensors.items()}
     assert load(half).variables["params"]["bias_head"].dtype == np.float32
-    # A whole module is code, which is not executed.
-    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
-    with pytest.raises(
-        TrainedError, match="module.pt cannot be read: it holds more than tensors.*state_dict"
-    ):
-        load(tmp_path / "module.pt")
