@@ -124,6 +124,7 @@ def test_wrappers_are_peeled_and_nothing_else():
     _, variables, own = checkpoint()
     wrapped = {key.replace("layer1.", "layer1.module."): array for key, array in own.items()}
     wrapped = {f"module._orig_mod.{key}": array for key, array in wrapped.items()}
+    wrapped["n_averaged"] = np.array(3)  # of AveragedModel
     assert_same(load(wrapped).variables, variables)
     for content, message in (
         ({"epoch": np.array(9), "state_dict": own}, "'state_dict' is of dict"),
