@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from nf_resnets import data, models, optim, training
-from nf_resnets.data import imagenet, stream
+from nf_resnets.data import imagenet
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.image_task import drops_at
@@ -60,12 +60,11 @@ def task(
     """
     encoded = open_images(points[0], command.data_dir)
     threads = command.reading_threads or max(4, os.cpu_count() or 1)
-    reading = stream.Reading(threads=threads, workers=command.reading_processes)
-    return HostTask(encoded, functools.partial(setup, options, reading))
+    return HostTask(encoded, functools.partial(setup, options, threads))
 
 
 def setup(
-    options: Callable[[Point], Mapping[str, Any]], reading: stream.Reading, point: Point,
+    options: Callable[[Point], Mapping[str, Any]], threads: int, point: Point,
     encoded: imagenet.EncodedDataset,
 ) -> Setup:  # fmt: skip
     """Network, optimizer and steps of a point."""
@@ -100,7 +99,7 @@ def setup(
         micro_batches=-(-batch // (point["micro_batch"] or batch)),
         draw="own",
     )
-    source = training.Streamed(encoded, crop, point["short_side"], reading)
+    source = training.Streamed(encoded, crop, point["short_side"], threads)
     return Setup(training.streamed_program, model, source, optimizer, how, per_epoch)
 
 

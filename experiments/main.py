@@ -64,8 +64,6 @@ class Command:
     from the I-th on, counted from 0."""
     reading_threads: int = 0
     """Images of a run on ImageNet decoded at a time; 0 for as many as cores, at least 4."""
-    reading_processes: int = 0
-    """Processes that make such a run's batches, instead of the threads; 0 for threads."""
     logs: Logs = Logs()
     execution: Execution = Execution()
     processes: Processes = Processes()

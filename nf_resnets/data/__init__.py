@@ -26,11 +26,11 @@ from nf_resnets.data.order import (
     steps_per_epoch,
 )
 from nf_resnets.data.sources import DATASETS, from_cifar, from_folder, from_npz, load
-from nf_resnets.data.stream import RandomCrop, Reading, evaluation_stream, training_stream
+from nf_resnets.data.stream import RandomCrop, evaluation_stream, training_stream
 
 __all__ = [
     "DATASETS", "IMAGENET_MEAN", "IMAGENET_STD", "Augmentation", "Dataset", "DeviceData",
-    "EncodedDataset", "EncodedSplit", "Mixture", "RandomCrop", "Reading", "Split",
+    "EncodedDataset", "EncodedSplit", "Mixture", "RandomCrop", "Split",
     "batch_indices", "cutout", "epoch_order", "evaluation_stream", "example_keys",
     "fingerprint", "from_arrays", "from_cifar", "from_folder", "from_npz", "from_splits",
     "load", "local_positions", "mixture", "normalize", "open_encoded", "random_crop",

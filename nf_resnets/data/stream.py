@@ -5,7 +5,7 @@
 
 Order and crops are Grain's, functions of the seed and the position in the run: a run that resumes
 at step ``t`` sees the images that the uninterrupted run would have seen, cropped in the same way,
-by however many threads or processes, and over however many hosts the batch is spread.
+by however many threads, and over however many hosts the batch is spread.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import numpy as np
 
 from nf_resnets.data.imagenet import Box, EncodedSplit, Example
 from nf_resnets.data.order import check_seed, steps_per_epoch
-from nf_resnets.data.pictures import LARGEST
 
 Batch = dict[str, np.ndarray]
 
 _AHEAD = 2  # batches that are made ready before they are asked for
 
+THREADS = 16
+"""Images decoded at a time: Pillow does it without Python's lock, on as many cores."""
 
 TRIES = 10
 """How often a random box is drawn until one fits into the image."""
@@ -94,11 +95,6 @@ def central_box(height: int, width: int, size: int, short_side: int) -> Box:
 
     Source: Krizhevsky, Sutskever, Hinton, NeurIPS 2012, section 2 (256 and the middle 224).
     """
-    if not 1 <= size <= short_side <= LARGEST:
-        raise ValueError(
-            f"size={size} and short_side={short_side} found; expected 1 <= size <= short_side <= "
-            f"{LARGEST:,}."
-        )
     shorter = min(height, width)
     # The other side in whole pixels, as it is when the whole image is resized.
     new_height = short_side * height // shorter
@@ -106,21 +102,6 @@ def central_box(height: int, width: int, size: int, short_side: int) -> Box:
     top, left = round((new_height - size) / 2), round((new_width - size) / 2)
     down, across = height / new_height, width / new_width
     return left * across, top * down, (left + size) * across, (top + size) * down
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """How a host reads ahead; the batches do not depend on it.
-
-    Attributes:
-      threads: images decoded at a time by threads of this process; Pillow decodes without
-        Python's lock, so that they run on as many cores.
-      workers: processes that make whole batches, instead of the threads; 0 for threads. They
-        start anew with each stream and import the library, which takes seconds.
-    """
-
-    threads: int = 16
-    workers: int = 0
 
 
 def training_stream(
@@ -132,7 +113,7 @@ def training_stream(
     first_step: int = 0,
     rows: np.ndarray | None = None,
     crop: RandomCrop = RandomCrop(),
-    reading: Reading = Reading(),
+    threads: int = THREADS,
 ) -> Iterator[Batch]:
     """Returns the batches of a run's steps: shuffled anew every epoch, cropped at random.
 
@@ -146,7 +127,7 @@ def training_stream(
       first_step: the step of the first batch, counted from 0 over the whole run.
       rows: the positions in the global batch that this host holds, int [b]; None for all.
       crop: how images are cropped.
-      reading: how the host reads ahead.
+      threads: images decoded at a time; the batches do not depend on it.
 
     Returns:
       An iterator over batches, ``image`` uint8 [b, S, S, 3], ``label`` int32 [b], and ``index``
@@ -168,7 +149,7 @@ def training_stream(
 
     rows = np.arange(batch_size) if rows is None else rows
     made = examples.random_map(cropped, seed=seed)
-    return _read(made.__getitem__, rows, batch_size, range(first_step, num_steps), reading)
+    return _read(made.__getitem__, rows, batch_size, range(first_step, num_steps), threads)
 
 
 def evaluation_stream(
@@ -178,7 +159,7 @@ def evaluation_stream(
     size: int = 224,
     short_side: int = 256,
     rows: np.ndarray | None = None,
-    reading: Reading = Reading(),
+    threads: int = THREADS,
 ) -> Iterator[Batch]:
     """Returns the batches of a whole split in the order of the files, its images' middles.
 
@@ -190,11 +171,7 @@ def evaluation_stream(
     Returns:
       An iterator over batches: ``image``, ``label`` and ``index`` as in training, and ``counts``
       float32 [b], 1 or 0.
-
-    Raises:
-      ValueError: if the size is larger than the short side.
     """
-    central_box(size, size, size, short_side)
 
     def middle(index: int) -> dict[str, Any]:
         if index >= split.num_examples:
@@ -206,7 +183,7 @@ def evaluation_stream(
         return {**_row(example, box, size), "counts": np.float32(1)}
 
     rows = np.arange(batch_size) if rows is None else rows
-    return _read(middle, rows, batch_size, range(-(-split.num_examples // batch_size)), reading)
+    return _read(middle, rows, batch_size, range(-(-split.num_examples // batch_size)), threads)
 
 
 def _row(example: Example, box: Any, size: int, *, flip: bool = False) -> dict[str, Any]:
@@ -230,7 +207,7 @@ def _read(
     rows: np.ndarray,
     batch_size: int,
     steps: range,
-    reading: Reading,
+    threads: int,
 ) -> Iterator[Batch]:
     """The rows of this host in the batches of some steps."""
     grain, count = _grain(), len(rows)
@@ -240,18 +217,6 @@ def _read(
         return example(steps[done] * batch_size + int(rows[at]))
 
     source = grain.MapDataset.source(range(len(steps) * count)).map(row)
-    if reading.workers:
-        from absl import flags
-
-        if not flags.FLAGS.is_parsed():
-            # Grain asks for flags of its own when it starts a process; with absl's `app.run` they
-            # would have been read by now.
-            flags.FLAGS.mark_as_parsed()
-        # A worker makes whole batches, so that how many there are does not change what is in them.
-        one_ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
-        batches = source.batch(count).to_iter_dataset(one_ahead)
-        options = grain.MultiprocessingOptions(reading.workers, per_worker_buffer_size=_AHEAD)
-        return iter(batches.mp_prefetch(options))
-    buffered = max(_AHEAD * count, reading.threads)
-    options = grain.ReadOptions(num_threads=reading.threads, prefetch_buffer_size=buffered)
+    buffered = max(_AHEAD * count, threads)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=buffered)
     return iter(source.to_iter_dataset(options).batch(count))

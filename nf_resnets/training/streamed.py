@@ -40,19 +40,19 @@ class Streamed:
       dataset: with the splits ``train`` and ``validation``, the second of which is tested on.
       crop: how training images are cropped.
       short_side: what the shorter side of a test image is resized to before its central crop.
-      reading: how images are read ahead.
+      threads: how many images are decoded at a time.
     """
 
     dataset: imagenet.EncodedDataset
     crop: data.RandomCrop
     short_side: int
-    reading: stream.Reading = stream.Reading()
+    threads: int = stream.THREADS
 
     def test_batches(self, split: str, batch_size: int, rows: Any = None) -> Any:
         """The images of a split, cropped in the middle."""
         return stream.evaluation_stream(
             self.dataset.splits[split], batch_size=batch_size, size=self.crop.size,
-            short_side=self.short_side, rows=rows, reading=self.reading,
+            short_side=self.short_side, rows=rows, threads=self.threads,
         )  # fmt: skip
 
 
@@ -83,15 +83,14 @@ def streamed_program(
         read = stream.training_stream(
             split, seed=seed, batch_size=size, num_steps=training.num_steps,
             first_step=first_step, rows=local_rows(mesh, size), crop=dataset.crop,
-            reading=dataset.reading,
+            threads=dataset.threads,
         )  # fmt: skip
         return on_devices(read, mesh)
 
     def first_images() -> np.ndarray:
         # Central crops: what a data-dependent scheme measures needs no random ones.
         count = min(training.calibration_examples, split.num_examples)
-        reading = dataclasses.replace(dataset.reading, workers=0)
-        batch = next(dataclasses.replace(dataset, reading=reading).test_batches("train", count))
+        batch = next(dataset.test_batches("train", count))
         return np.asarray(data.normalize(jnp.asarray(batch["image"]), *COLOURS))
 
     side = dataset.crop.size

@@ -12,7 +12,6 @@ from tests import photographs
 
 CROP = RandomCrop(size=24)
 PER_EPOCH = photographs.TRAIN // 16  # 9, and 6 examples are dropped
-THREADS = stream.Reading(threads=4)
 PINNED = [80, 73, 142, 106]
 
 
@@ -23,10 +22,7 @@ def dataset(tmp_path_factory):
 
 def batches(dataset, **options):
     options = {"seed": 5, "batch_size": 16, "num_steps": 2 * PER_EPOCH + 2, **options}
-    reading = options.pop("reading", THREADS)
-    return list(
-        stream.training_stream(dataset.splits["train"], crop=CROP, reading=reading, **options)
-    )
+    return list(stream.training_stream(dataset.splits["train"], crop=CROP, **options))
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +78,8 @@ def test_a_resumed_stream_goes_on_exactly(dataset, default, first):
     assert_same(batches(dataset, first_step=first), default[first:])
 
 
-@pytest.mark.parametrize(
-    "reading", [{"threads": 1}, pytest.param({"workers": 3}, marks=pytest.mark.slow)], ids=str
-)
-def test_threads_and_processes_change_nothing(dataset, default, reading):
-    assert_same(batches(dataset, reading=stream.Reading(**reading)), default)
+def test_one_thread_changes_nothing(dataset, default):
+    assert_same(batches(dataset, threads=1), default)
 
 
 def test_hosts_read_disjoint_parts_of_one_batch(dataset, default):
@@ -101,7 +94,7 @@ def test_hosts_read_disjoint_parts_of_one_batch(dataset, default):
 @pytest.mark.parametrize(("batch_size", "count"), [(10, 3), (64, 1)])
 def test_evaluation_counts_every_example_once(dataset, batch_size, count):
     split = dataset.splits["validation"]
-    options = {"batch_size": batch_size, "size": 24, "short_side": 32, "reading": THREADS}
+    options = {"batch_size": batch_size, "size": 24, "short_side": 32}
     found = list(stream.evaluation_stream(split, **options))
     assert len(found) == count
     index, label, counts, image = (
@@ -124,14 +117,12 @@ def test_evaluation_counts_every_example_once(dataset, batch_size, count):
             np.testing.assert_array_equal(part[step]["image"], whole["image"][rows])
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_bad_image_ends_the_stream_with_its_name(tmp_path, workers):
+def test_a_bad_image_ends_the_stream_with_its_name(tmp_path):
     good = photographs.examples()["train"][6:30]
     photographs.write(tmp_path, {"train": [*good, (good[1][0][:-1000], 1, "bad.JPEG")]})
     dataset = imagenet.open_encoded(tmp_path)
-    reading = stream.Reading(threads=2, workers=workers)
     found = stream.training_stream(
-        dataset.splits["train"], seed=0, batch_size=5, num_steps=10, crop=CROP, reading=reading
+        dataset.splits["train"], seed=0, batch_size=5, num_steps=10, crop=CROP
     )
     with pytest.raises(ValueError, match=r"^imagenet2012, train .* \(bad.JPEG\): a damaged image"):
         list(itertools.islice(found, 5))

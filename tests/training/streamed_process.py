@@ -15,7 +15,6 @@ import numpy as np
 import optax
 
 from nf_resnets import data, optim, training
-from nf_resnets.data import stream
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
 from tests.training.small import Log
@@ -44,24 +43,24 @@ def begin(seed=3, rate=0.01):
 
 
 @functools.cache
-def program(data_dir, devices, reading):
+def program(data_dir, devices, threads):
     settings = training.ImageTraining(
         BATCH, STEPS, data.Augmentation(mixup=0.3), label_smoothing=0.1
     )
     mesh = training.make_mesh(devices=jax.devices()[:devices])
     encoded = data.open_encoded(data_dir)
-    dataset = training.Streamed(encoded, data.RandomCrop(size=SIZE), 16, reading)
+    dataset = training.Streamed(encoded, data.RandomCrop(size=SIZE), 16, threads)
     return training.streamed_program(linear, dataset, adam, mesh, settings, begin())
 
 
-def run(data_dir, folder=None, log=None, *, devices=1, reading=stream.Reading(threads=3)):  # noqa: B008
+def run(data_dir, folder=None, log=None, *, devices=1, threads=3):
     """A run; saved after every call, of a step each, where there is a folder."""
     options = {}
     if folder is not None:
         options = {"checkpoints": Checkpoints(folder), "save_seconds": 0.0, "call_seconds": 0.0}
     log = log or Log()
     (found,) = training.train(
-        program(data_dir, devices, reading), [begin()], hooks=log.hooks, keep_states=True, **options
+        program(data_dir, devices, threads), [begin()], hooks=log.hooks, keep_states=True, **options
     )
     return found
 

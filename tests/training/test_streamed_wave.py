@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from nf_resnets.data import stream
 from nf_resnets.training import Stopped
 from nf_resnets.training.checkpoint import Checkpoints
 from tests import photographs
@@ -47,7 +46,7 @@ def test_it_trains_and_is_tested(whole, data_dir):
     assert np.isfinite(whole.curve).all()
     begun = small.begin().params["head"]["kernel"]
     assert np.abs(whole.state.params["head"]["kernel"] - begun).max() > 0.01
-    ours = small.program(data_dir, 1, stream.Reading(threads=3))
+    ours = small.program(data_dir, 1, 3)
     found = ours.test(ours.begin([whole.state]))
     # 22 photographs, each counted once.
     assert found["accuracy"][0] * 22 == pytest.approx(round(found["accuracy"][0] * 22))
@@ -58,7 +57,7 @@ def test_a_run_that_is_told_to_stop_saves_and_resumes(data_dir, whole, tmp_path)
     with pytest.raises(Stopped):
         small.run(data_dir, tmp_path, Log(stop_at=6))
     assert Checkpoints(tmp_path).steps()[-1] == 6
-    resumed = small.run(data_dir, tmp_path, reading=stream.Reading(threads=7))
+    resumed = small.run(data_dir, tmp_path, threads=7)
     assert resumed.first_step == 6
     assert_twins(resumed, whole)
 
