@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import textwrap
-import types
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +46,7 @@ def read(command: type, prog: str = "", description: str | None = None, default:
         prog=prog or program(),
         description="\n".join(lines),
         default=default,
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
         registry=_REGISTRY,
     )
 
@@ -106,21 +105,11 @@ def _dataclass(info: tyro.constructors.StructTypeInfo) -> Any:
         default = getattr(info.default, field.name) if is_given else field.default
         if default is dataclasses.MISSING:
             default = tyro.constructors.MISSING_NONPROP
-        option = tyro.conf.arg(metavar=_metavar(hints[field.name]), help_behavior_hint=_default)
+        option = tyro.conf.arg(help_behavior_hint=_default)
         named: Any = Annotated[(hints[field.name], option)]
         spec = tyro.constructors.StructFieldSpec(field.name, named, default, helps.get(field.name))
         fields.append(spec)
     return tyro.constructors.StructConstructorSpec(info.type, tuple(fields))
-
-
-def _metavar(hint: Any) -> str | None:
-    """The name of the value of an option that may be None; else tyro's."""
-    if typing.get_origin(hint) is Annotated:
-        hint = typing.get_args(hint)[0]
-    if not isinstance(hint, types.UnionType):
-        return None
-    kind = next(each for each in typing.get_args(hint) if each is not types.NoneType)
-    return str(kind.__name__).upper()
 
 
 def _default(value: str) -> str:

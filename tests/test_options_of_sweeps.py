@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import fixup_fig3_depth, fixup_table3_translation
-from experiments.main import Command, chosen
 from nf_resnets import data, init, models, optim
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.image_task import ImageTask
@@ -48,14 +46,6 @@ def test_dtypes(digits):
         assert found.dtype == jnp.dtype(dtype)
     plain, cast = small.make({"dtype": models.DTYPES, "seed": (0,)}).plans
     assert plain.key != cast.key and plain.program != cast.program
-
-
-def test_experiments():
-    point = fixup_fig3_depth.SCALES["smoke"][0]
-    command = Command(scale="smoke", grid=("optimizer=lion",))
-    assert chosen(fixup_fig3_depth.EXPERIMENT, command)[0] == point | {"optimizer": "lion"}
-    points = fixup_table3_translation.SCALES["smoke"]
-    assert {point["optimizer"] for point in points} == {"adamw"}
 
 
 @pytest.mark.slow

@@ -46,8 +46,6 @@ class FindLr:
     def __call__(self) -> int:
         """Makes the runs that are missing, draws them, prints the answer."""
         base = command.base_of(self.settings)
-        if "peak_lr" in base:
-            raise ValueError(f"--peak-lr {base['peak_lr']:g} found; expected --rates.")
         axes = parse([f"peak_lr={self.rates}"])
         first = base.pop("seed", 0)
         axes["seed"] = tuple(range(first, first + self.seeds))

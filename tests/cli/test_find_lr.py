@@ -40,11 +40,6 @@ def test_the_rate_its_range_and_what_diverged_are_said():
     )
 
 
-def test_a_rate_beside_the_rates_is_refused():
-    with pytest.raises(ValueError, match=r"--peak-lr 0.3 found; expected --rates\."):
-        FindLr(settings=RunSettings(peak_lr=0.3))()
-
-
 @pytest.mark.slow
 def test_the_digits_have_a_rate(tmp_path, monkeypatch, capsys):
     first = jax.devices()[:1]

@@ -87,12 +87,9 @@ def test_a_dry_run_says_what_it_would_take(made, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--grid", "rate=0.1"), "'rate' is no setting of a run"),
         (("--grid", "batch_size=32,2048"), "batch_size=2048 found for a training split"),
-        (("--grid", "seed=0:1", "--seed", "3"), "seed is an axis of the grid and given besides"),
         (("--epochs", "2", "--steps", "3"), "epochs=2 and steps=3 found"),
         (("--shard", "2", "2"), "--shard 2 2 found; expected I N with 0 <= I < N."),
-        (("--dataset", "cifar10", "--data-dir", "/nowhere"), "cifar10"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence_before_anything_starts(

@@ -339,10 +339,6 @@ def command(arguments, folder, prepare, cache):
         globals()[name](*given)
     sys.argv = ["nf-resnets", *arguments]
     try:
-        if arguments[0].startswith("experiments."):
-            del sys.argv[0]
-            module = importlib.import_module(arguments[0])
-            return module.run(module.EXPERIMENT)
         return __main__.main()
     except SystemExit as leaving:
         return leaving.code

@@ -250,18 +250,3 @@ def test_a_training_is_killed_stopped_and_started_twice(tmp_path):
     assert began(process)[0] > 22
     assert out.read_bytes() == (twin(*TRAIN) / "sweep").read_bytes()
     assert not out.with_name("net.unfinished").exists()
-
-
-@pytest.mark.slow  # real networks
-def test_an_experiment_that_is_killed_ends_with_the_rows_of_its_twin(tmp_path):
-    arguments = ("experiments.skipinit_table2_placement", "--scale", "smoke")
-    for moment in ("epoch", "appended"):
-        process = start(tmp_path, *arguments)
-        process.until(moment)
-        process.kill()
-    run(tmp_path, *arguments)
-    found, expected = (
-        sorted(line.rsplit(",", 2)[0] for line in path.read_text().splitlines())  # but for seconds
-        for path in (each / "sweep" / "rows.csv" for each in (tmp_path, twin(*arguments)))
-    )
-    assert found == expected and len(found) > 2

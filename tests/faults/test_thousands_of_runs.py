@@ -1,4 +1,4 @@
-"""Thousands of finished runs. Reporting is near-linear, and SIGTERM ends it in 4 seconds.
+"""Many finished runs: reporting is near-linear.
 
 The runs are rows that are written by the test, and none is trained. What is done with them is
 counted in calls of functions, which do not depend on how busy the machine is.
@@ -7,23 +7,13 @@ counted in calls of functions, which do not depend on how busy the machine is.
 from __future__ import annotations
 
 import cProfile
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
-import pytest
 import tyro
 
 from nf_resnets.cli.sweep import Sweep
 from nf_resnets.sweep import Rows, make_sweep, results, settings
 from nf_resnets.training.wave import row_of
 
-ROOT = Path(__file__).parents[2]
-
-SECONDS = 4.0  # in which a signal is answered
 FEW = ("--model", "wrn-10-1", "--stem-channels", "2", "--epochs", "1")
 
 
@@ -67,27 +57,3 @@ def test_reporting_grows_with_the_runs(tmp_path, monkeypatch, capsys):
     calls, more_calls = (cost(fill(tmp_path / str(runs), runs), runs) for runs in (20, 200))
     # Ten times as many runs: a fifth is left for what is sorted.
     assert more_calls < 12 * calls, (calls, more_calls)
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory):
-    return fill(tmp_path_factory.mktemp("many") / "runs", 5000)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [0.0, 1.0, 2.0, 4.0])
-def test_sigterm_ends_the_command_at_every_moment(many, after):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nf_resnets", "sweep", *command(many, 5000)],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"},
-    )  # fmt: skip
-    try:
-        assert "runs, 1 program on" in process.stdout.readline()
-        time.sleep(after)
-        process.send_signal(signal.SIGTERM)
-        # On a machine so slow that it is still at work; else it has ended by itself.
-        assert process.wait(SECONDS) in (0, 143, -signal.SIGTERM)
-    finally:
-        process.kill()
-        process.stdout.close()
