@@ -19,7 +19,7 @@ from nf_resnets.data.augment import (
     random_flip,
 )
 from nf_resnets.data.dataset import Dataset, Split
-from nf_resnets.data.order import batch_indices, local_positions, steps_per_epoch
+from nf_resnets.data.order import batch_indices, local_positions
 
 
 @flax.struct.dataclass
@@ -113,36 +113,35 @@ def training_batch(
     Raises:
       ValueError: if the batch does not fit the split or does not divide over the replicas.
     """
-    order = jnp.asarray(order)
-    index = batch_indices(order, step, batch_size, axis_name)
+    index = batch_indices(jnp.asarray(order), step, batch_size, axis_name)
     raw = data.take(index)
-    positions = local_positions(batch_size, axis_name)
-    keys = example_keys(seed, step, positions)
+    keys = example_keys(seed, step, local_positions(batch_size, axis_name))
     images = _augmented(raw, keys, data, augmentation)
-    labels = jnp.asarray(data.labels)[index]
     batch = {
         "image": images,
-        "label": labels,
+        "label": jnp.asarray(data.labels)[index],
         "keys": jax.vmap(jax.random.fold_in, (0, None))(keys, _DROPOUT),
     }
     if not augmentation.mixup:
         return batch
+    return mix(batch, augmentation.mixup, seed, step, batch_size=batch_size, axis_name=axis_name)
 
-    fraction, partners = mixture(augmentation.mixup, seed, step, batch_size)
-    partners = partners[positions]
-    if partners.shape[0] == batch_size:
-        others, other_labels = images[partners], labels[partners]
-    else:
-        # The partners may be other replicas' images: they are made here once more, from the same
-        # pixels and keys, so that the numbers are those of one device.
-        start = jnp.asarray(step) % steps_per_epoch(order.shape[0], batch_size) * batch_size
-        index = order[start + partners]
-        raw = data.take(index)
-        others = _augmented(raw, example_keys(seed, step, partners), data, augmentation)
-        other_labels = jnp.asarray(data.labels)[index]
+
+def mix(
+    batch: dict[str, jax.Array], alpha: float, seed: ArrayLike, step: ArrayLike, *,
+    batch_size: int, axis_name: str | None,
+) -> dict[str, jax.Array]:  # fmt: skip
+    """Mixes every image of this replica's part with another one of the whole batch."""
+    fraction, partners = mixture(alpha, seed, step, batch_size)
+    partners = partners[local_positions(batch_size, axis_name)]
+    images, labels = others = batch["image"], batch["label"]
+    if partners.shape[0] != batch_size:
+        # The partners may be other replicas' images, and the numbers are those of one device.
+        others = jax.lax.all_gather(others, axis_name, tiled=True)
+    other_images, other_labels = (each[partners] for each in others)
     return {
         **batch,
-        "image": fraction * images + (1 - fraction) * others,
+        "image": fraction * images + (1 - fraction) * other_images,
         "other_label": other_labels,
         "fraction": jnp.full(labels.shape, fraction),
     }

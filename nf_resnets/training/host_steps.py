@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nf_resnets.training.mesh import DATA, over_runs
-from nf_resnets.training.program import InitialFn, Program, Start, Steps, build
+from nf_resnets.training.program import Steps
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.training.step import LossFn, Metrics, replica_step
 
@@ -57,21 +57,6 @@ BatchesFn = Callable[[int, int], Iterator[Any]]
 
 PrepareFn = Callable[[TrainState, dict[str, jax.Array]], dict[str, jax.Array]]
 """``prepare(state, batch)`` makes of a replica's part of a host's batch what the loss takes."""
-
-
-def host_program(
-    mesh: Mesh,
-    initial: InitialFn,
-    example: Start | TrainState,
-    *,
-    step: Callable[..., Any],
-    batches: BatchesFn,
-    metrics: tuple[str, ...],
-    **fields: Any,
-) -> Program:
-    """As :func:`build`, for one slot and steps on the host's batches; see :class:`HostSteps`."""
-    steps = HostSteps(step, batches, mesh, metrics)
-    return build(mesh, initial, example, slots=1, steps=steps, metrics=metrics, **fields)
 
 
 def host_step(

@@ -15,18 +15,19 @@ from jax.sharding import Mesh, PartitionSpec
 
 from nf_resnets import data
 from nf_resnets.data import imagenet, stream
+from nf_resnets.data.batch import mix
 from nf_resnets.training.apply import ApplyFn, eval_apply
 from nf_resnets.training.evaluate import batch_sums
 from nf_resnets.training.host_steps import (
+    HostSteps,
     PrepareFn,
-    host_program,
     host_step,
     local_rows,
     on_devices,
 )
 from nf_resnets.training.images import ImageTraining
 from nf_resnets.training.mesh import DATA, over_runs
-from nf_resnets.training.program import Program, Start
+from nf_resnets.training.program import Program, Start, build
 from nf_resnets.training.state import OptimizerFn, TrainState
 
 COLOURS = imagenet.IMAGENET_MEAN, imagenet.IMAGENET_STD
@@ -94,49 +95,39 @@ def streamed_program(
         return np.asarray(data.normalize(jnp.asarray(batch["image"]), *COLOURS))
 
     side = dataset.crop.size
-    return host_program(
+    step = host_step(
+        training.loss(model, mesh), mixed(size, training.augmentation.mixup), optimizer, mesh,
+        micro_batches=training.micro_batches, gradient_noise=training.gradient_noise,
+    )  # fmt: skip
+    return build(
         mesh,
         training.initial(model, (side, side, 3), optimizer, example),
         example,
-        step=host_step(
-            training.loss(model, mesh), mixed(size, training.augmentation.mixup), optimizer, mesh,
-            micro_batches=training.micro_batches, gradient_noise=training.gradient_noise,
-        ),
-        batches=batches,
+        slots=1,
+        steps=HostSteps(step, batches, mesh, training.metrics),
         metrics=training.metrics,
         batch=first_images,
         make_test=lambda states: _test(model, dataset, mesh, size),
         num_steps=training.num_steps,
         model=model,
         steps_per_epoch=data.steps_per_epoch(split.num_examples, size),
-    )  # fmt: skip
+    )
 
 
 def mixed(batch_size: int, mixup: float = 0.0) -> PrepareFn:
     """Makes of ``image`` uint8 [B, H, W, C] and ``label`` int32 [B] the batch of a step.
 
-    Every image is mixed with another one of the whole batch, by :func:`nf_resnets.data.mixture`,
-    so that one device and eight give the same numbers.
+    Images are mixed as :func:`nf_resnets.data.training_batch` mixes them.
     """
 
     def prepare(state: TrainState, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        positions = data.local_positions(batch_size, DATA)
-        images, labels = data.normalize(batch["image"], *COLOURS), batch["label"]
-        keys = data.example_keys(state.seed, state.step, positions)
-        plain = {"image": images, "label": labels, "keys": keys}
+        seed, step = state.seed, state.step
+        keys = data.example_keys(seed, step, data.local_positions(batch_size, DATA))
+        images = data.normalize(batch["image"], *COLOURS)
+        plain = {"image": images, "label": batch["label"], "keys": keys}
         if not mixup:
             return plain
-        fraction, partners = data.mixture(mixup, state.seed, state.step, batch_size)
-        partners = partners[positions]
-        # Gathered as bytes: a quarter of what they are as numbers.
-        all_images, all_labels = lax.all_gather((batch["image"], labels), DATA, tiled=True)
-        others = data.normalize(all_images[partners], *COLOURS)
-        return {
-            **plain,
-            "image": fraction * images + (1 - fraction) * others,
-            "other_label": all_labels[partners],
-            "fraction": jnp.full(labels.shape, fraction),
-        }
+        return mix(plain, mixup, seed, step, batch_size=batch_size, axis_name=DATA)
 
     return prepare
 

@@ -12,10 +12,10 @@ from jax.sharding import Mesh
 
 from nf_resnets import models
 from nf_resnets.data import example_keys, local_positions
-from nf_resnets.training.host_steps import host_program, host_step
+from nf_resnets.training.host_steps import HostSteps, host_step
 from nf_resnets.training.initial import make_initial
 from nf_resnets.training.mesh import DATA
-from nf_resnets.training.program import Program, Start
+from nf_resnets.training.program import Program, Start, build
 from nf_resnets.training.state import OptimizerFn, TrainState
 from nf_resnets.translation.batches import Corpus, batch_of, batch_shapes, epoch_batches
 from nf_resnets.translation.loss import token_loss
@@ -78,12 +78,13 @@ def token_program(
     # Every epoch has as many batches as the first.
     steps_per_epoch = len(epoch_batches(corpus, 0, 0, shapes))
     tokens = jnp.ones((1, 2), jnp.int32)
-    return host_program(
+    step = token_step(model, optimizer, mesh, label_smoothing=training.label_smoothing)
+    return build(
         mesh,
         make_initial(model, (tokens, tokens), optimizer, draw="model"),
         example,
-        step=token_step(model, optimizer, mesh, label_smoothing=training.label_smoothing),
-        batches=batches,
+        slots=1,
+        steps=HostSteps(step, batches, mesh, METRICS),
         metrics=METRICS,
         batch=lambda: None,
         make_test=lambda states: lambda states: {},
