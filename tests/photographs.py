@@ -11,8 +11,6 @@ import numpy as np
 from PIL import Image
 
 TRAIN, VALIDATION = 150, 22
-# Of the training split: what ImageNet has among its RGB JPEGs.
-GREY, CMYK, PNG = 3, 4, 5
 
 
 @functools.cache
@@ -29,22 +27,12 @@ def encoded(image, kind="JPEG", **options):
 
 
 def example(number, rng):
-    """One piece of a photograph: its class is which of the two, and which quarter of it."""
-    label = number % 8
-    whole = photographs()[label % 2]
+    """A piece of a photograph, of any size and place."""
+    label, whole = number % 8, photographs()[number % 2]
     height, width = rng.integers(40, 120, 2)
-    top, left = (rng.integers(0, side // 2 - 120) for side in whole.shape[:2])
-    top += (label // 4) * whole.shape[0] // 2
-    left += (label // 2 % 2) * whole.shape[1] // 2
+    top, left = (rng.integers(0, side - 120) for side in whole.shape[:2])
     image = Image.fromarray(whole[top : top + height, left : left + width])
-    name = f"n{label:08}_{number}.JPEG"
-    if number == GREY:
-        return encoded(image.convert("L"), quality=90), label, name
-    if number == CMYK:
-        return encoded(image.convert("CMYK"), quality=90), label, name
-    if number == PNG:
-        return encoded(image, "PNG"), label, name
-    return encoded(image, quality=90), label, name
+    return encoded(image, quality=90), label, f"n{label:08}_{number}.JPEG"
 
 
 @functools.cache
@@ -55,31 +43,27 @@ def examples():
     return {split: [example(i, rng) for i in range(size)] for split, size in sizes.items()}
 
 
-def write(data_dir, splits, name="imagenet2012"):
-    """Writes {split: [(bytes, label, name), ...]} as a prepared data set."""
+def prepare(data_dir, name, splits):
+    """Writes {split: [(key, example), ...]} with TFDS's own builder, as a prepared data set."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder(name, data_dir=data_dir)
-
-    def generate(found):
-        for content, label, file_name in found:
-            yield (
-                file_name,
-                {"image": io.BytesIO(content), "label": label, "file_name": file_name},
-            )
-
-    builder._split_generators = lambda _: {
-        split: generate(found) for split, found in splits.items()
-    }
+    builder._split_generators = lambda _: {name: iter(each) for name, each in splits.items()}
     tfds.disable_progress_bar()
+    options = {"try_download_gcs": False, "manual_dir": str(data_dir)}
     builder.download_and_prepare(
-        download_dir=data_dir / "downloads",
-        file_format="array_record",
-        download_config=tfds.download.DownloadConfig(
-            try_download_gcs=False, manual_dir=str(data_dir)
-        ),
+        file_format="array_record", download_config=tfds.download.DownloadConfig(**options)
     )
-    return builder.data_path
+
+
+def write(data_dir, splits):
+    """Writes {split: [(bytes, label, name), ...]} as a prepared data set."""
+
+    def stored(content, label, name):
+        return name, {"image": io.BytesIO(content), "label": label, "file_name": name}
+
+    examples = {split: [stored(*each) for each in found] for split, found in splits.items()}
+    prepare(data_dir, "imagenet2012", examples)
 
 
 _WRITTEN = {}

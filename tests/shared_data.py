@@ -1,6 +1,5 @@
 """The real data sets in ``../shared``, for the tests that want them."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -24,11 +23,3 @@ def make_shared(data_dir, name, file_format="array_record"):
         capture_output=True,
     )
     return data_dir / file_format
-
-
-def shared_loader():
-    """The module that reads the files as they are."""
-    spec = importlib.util.spec_from_file_location("shared_load", SHARED / "load.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

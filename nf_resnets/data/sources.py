@@ -6,7 +6,6 @@ TensorFlow Datasets are imported by the call that needs them.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib.util
 import io
 import os
@@ -107,10 +106,8 @@ def _from_path(name: str) -> Dataset:
         return from_cifar(path)
     if os.sep in path or os.path.isdir(path):
         return from_folder(path, size=size)
-    close = difflib.get_close_matches(name.lower(), DATASETS, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
     raise ValueError(
-        f"unknown data set {name!r}{hint}; known are {', '.join(DATASETS)}, and paths of "
+        f"unknown data set {name!r}; known are {', '.join(DATASETS)}, and paths of "
         "folders of images, .npz files and CIFAR's binary files."
     )
 

@@ -4,16 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
 
 from nf_resnets.data import batch_indices, epoch_order, steps_per_epoch
-from nf_resnets.training import make_mesh
 
 
-def _batch(seed, step, num_examples, batch_size, axis_name=None):
+def _batch(seed, step, num_examples, batch_size):
     epoch = step // steps_per_epoch(num_examples, batch_size)
     order = epoch_order(seed, epoch, num_examples)
-    return batch_indices(order, step, batch_size, axis_name)
+    return batch_indices(order, step, batch_size)
 
 
 @pytest.mark.parametrize(("num_examples", "batch_size"), [(103, 10), (5, 1)])
@@ -52,24 +50,6 @@ def test_batch_is_the_slice_of_the_step():
     several = jax.jit(jax.vmap(lambda step: batch_indices(order, step, 12)))(jnp.array(steps))
     for step, batch in zip(steps, several, strict=True):
         np.testing.assert_array_equal(batch, order[step % 8 * 12 :][:12])
-
-
-def test_shard_map_has_the_batch_of_one_device():
-    mesh = make_mesh(2, 4)
-    seeds = jnp.arange(4, dtype=jnp.uint32)
-    step = 9
-
-    def local(seeds, step):
-        return jax.vmap(lambda seed: _batch(seed, step, 103, 16, "data"))(seeds)
-
-    sharded = jax.shard_map(
-        local, mesh=mesh, in_specs=(P("sweep"), P()), out_specs=P("sweep", "data")
-    )
-    batches = jax.jit(sharded)(seeds, step)
-    assert batches.shape == (4, 16)
-    alone = jax.jit(lambda seed: _batch(seed, step, 103, 16))
-    for seed, batch in zip(seeds, batches, strict=True):
-        np.testing.assert_array_equal(batch, alone(seed))
 
 
 @pytest.mark.parametrize("batch_size", [0, 11])
