@@ -20,7 +20,7 @@ def apply(params, batch_stats, images, keys):
     logits = images.reshape(images.shape[0], -1) @ params["head"]["kernel"]
     if keys is None:
         return logits, batch_stats
-    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 0.9, (10,)))(keys)
+    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 0.9, logits.shape[1:]))(keys)
     return logits * kept, batch_stats
 
 

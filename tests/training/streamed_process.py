@@ -17,18 +17,10 @@ import optax
 from nf_resnets import data, optim, training
 from nf_resnets.training import hosts
 from nf_resnets.training.checkpoint import Checkpoints
+from tests.training import linear
 from tests.training.small import Log
 
 SIZE, BATCH, STEPS, CLASSES = 12, 16, 14, 8  # nine steps are an epoch
-
-
-def linear(params, batch_stats, images, keys):
-    """Softmax regression on the pixels; dropout of single logits, to see that keys come along."""
-    logits = images.reshape(images.shape[0], -1) @ params["head"]["kernel"]
-    if keys is None:
-        return logits, batch_stats
-    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 0.9, (CLASSES,)))(keys)
-    return logits * kept, batch_stats
 
 
 def adam(hyper):
@@ -50,7 +42,7 @@ def program(data_dir, devices, threads):
     mesh = training.make_mesh(devices=jax.devices()[:devices])
     encoded = data.open_encoded(data_dir)
     dataset = training.Streamed(encoded, data.RandomCrop(size=SIZE), 16, threads)
-    return training.streamed_program(linear, dataset, adam, mesh, settings, begin())
+    return training.streamed_program(linear.apply, dataset, adam, mesh, settings, begin())
 
 
 def run(data_dir, folder=None, log=None, *, devices=1, threads=3):

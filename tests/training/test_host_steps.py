@@ -13,6 +13,7 @@ from nf_resnets import training
 from nf_resnets.training.host_steps import HostSteps, host_step, on_devices
 from nf_resnets.training.images import METRICS
 from nf_resnets.training.streamed import mixed
+from tests.training import linear
 from tests.training import streamed_process as small
 
 MESH = training.make_mesh(devices=jax.devices()[:1])
@@ -39,7 +40,7 @@ class Batches:
         pass
 
 
-STEP = host_step(training.image_loss(small.linear), mixed(16), small.adam, MESH)
+STEP = host_step(training.image_loss(linear.apply), mixed(16), small.adam, MESH)
 
 
 def host_steps(count, step=STEP):
