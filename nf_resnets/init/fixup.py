@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from functools import partial
 from typing import Any
@@ -14,7 +15,6 @@ from nf_resnets.init.standard import default_init
 from nf_resnets.init.tree import (
     all_zero,
     cast_like,
-    check_positive,
     draw,
     is_concrete,
     refuse_norms,
@@ -108,7 +108,8 @@ def fixup(
                  "the paper's figure 4 and section 3, rule 3")  # fmt: skip
     warn_missing(role_map, SCHEME.title, Role.MULTIPLIER, "Fixup trains without them, but wants "
                  "another learning rate schedule: the paper's section 3")  # fmt: skip
-    check_positive(scale=scale)
+    if not 0 < scale < math.inf:
+        raise ValueError(f"scale={scale!r} found; expected a finite number above 0.")
     if key is not None:
         params = default_init(params, key, mode="fan_out", rules=role_map)
         if published:
