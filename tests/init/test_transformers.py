@@ -115,6 +115,30 @@ def test_fairseqs_names_by_rules():
         np.testing.assert_allclose(leaf, expected, rtol=1e-6, err_msg=path)
 
 
+@pytest.mark.parametrize(
+    ("options", "small"),
+    [({}, 0.67 * 3**-0.25), ({"decoder": ""}, (9 * 3) ** -0.25)],
+    ids=["ViT", "GPT"],
+)
+def test_t_fixup_of_one_stack(options, small):
+    """The encoder's factors where there is no decoder, the decoder's where there is no encoder."""
+    attention = {name: np.ones((4, 2, 2)) for name in ("query", "key", "value")}
+    layer = {"attention": {**attention, "out": np.ones((2, 2, 4))}}
+    layer["mlp"] = {"linear_1": np.ones((4, 8)), "linear_2": np.ones((8, 4))}
+    tree = {"tokens": np.ones((9, 4)), **{f"layer_{i}": layer for i in range(3)}}
+    rules = Rules(
+        branch=r"layer_(\d+)/(\w+)/(\w+)$",
+        embedding="^tokens$",
+        order=("attention", "query", "key", "value", "out"),
+        axes={"(query|key|value)$": "IOO", "out$": "IIO"},
+    )
+    for path, leaf in pairs(init.t_fixup(tree, 6, rules=rules, **options)):
+        expected = 1 if path.endswith(("query", "key")) else small
+        if path == "tokens":
+            expected = (9 * 3) ** -0.25
+        np.testing.assert_allclose(leaf, expected, rtol=1e-6, err_msg=path)
+
+
 @pytest.mark.parametrize("name", ["deepnorm", "admin"])
 def test_constants_of_both_stacks_and_of_one(name):
     scheme = schemes.get(name)

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from nf_resnets.optim import adaptive_clip
-from nf_resnets.roles import Role
+from nf_resnets.roles import Role, Rules
 
 SHAPES = {
     "stem": {"kernel": (3, 3, 2, 4), "bias": (4,)},
@@ -85,3 +85,20 @@ def test_zero_weights_are_taken_to_have_the_norm_eps():
     np.testing.assert_allclose(found["stem"]["kernel"], np.full((2, 3), 0.05 / 2**0.5), rtol=1e-6)
     free = clipped(adaptive_clip(0.5, eps=0.1, exempt=(Role.SCALAR_BIAS,)), grads, params)
     assert free["bias_relu"] == 5
+
+
+def test_a_unit_of_attention_is_what_leads_to_one_output():
+    """One of ``[heads, head_dim]``, or, of the last layer, one of ``[D]``."""
+    rng = np.random.default_rng(0)
+    params = {"query": rng.standard_normal((12, 2, 6)), "out": rng.standard_normal((2, 6, 12))}
+    params = {"attention": jax.tree.map(np.float32, params)}
+    rules = Rules(
+        branch="(attention)/(query|out)",
+        order=("query", "out"),
+        axes={"query": "IOO", "out": "IIO"},
+    )
+    found = clipped(adaptive_clip(0.1, rules=rules), jax.tree.map(np.ones_like, params), params)
+    for name, axes in (("query", 0), ("out", (0, 1))):
+        norms = np.sqrt(np.square(params["attention"][name]).sum(axes, keepdims=True))
+        expected = np.minimum(1, 0.1 * norms / 12**0.5) * np.ones_like(found["attention"][name])
+        np.testing.assert_allclose(found["attention"][name], expected, rtol=1e-6)
