@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.untrained import forward
+from experiments.untrained import digits_batch, forward
 from nf_resnets import init, models, roles
 from nf_resnets.analysis import bounds, random_head
-from tests.analysis.batch import digits, undrawn
+from tests.analysis.batch import undrawn
 from tests.models.trees import quick_jit
 from tests.trees.network import by_path, replaced
 
@@ -75,7 +75,7 @@ def compiled(kind):
 @functools.cache
 def drawn(kind, name):
     """Both theorems' bounds for every draw, and the logits."""
-    images, labels = digits(DRAWS * BATCH)
+    images, labels = digits_batch(DRAWS * BATCH)
     images = images.reshape(DRAWS, BATCH, 8, 8, 1)
     labels = labels.reshape(DRAWS, BATCH)
     keys, params = jax.random.split(jax.random.key(7), DRAWS), undrawn(MODELS[kind])
@@ -153,7 +153,7 @@ def test_the_directional_derivative_is_the_loss_less_the_entropy(kind, name):
 
 @pytest.mark.parametrize("path", ["head/bias", "bias_relu", "stage_2/first/bias_3"])
 def test_a_bias_breaks_the_identity(path):
-    images, labels = digits(BATCH)
+    images, labels = digits_batch(BATCH)
     params = drawn_params("wide")
     shape = by_path(params)[path].shape
     bias = jnp.linspace(0.5, 1.0, math.prod(shape)).reshape(shape)
@@ -211,7 +211,7 @@ def test_in_the_maximum_norm_theorem_1_is_false():
 
 @pytest.mark.parametrize("scale", [1.0, 10.0])
 def test_equation_4_holds_on_the_average_over_heads(scale):
-    images, labels = digits(BATCH)
+    images, labels = digits_batch(BATCH)
     params = drawn_params("wide")
     # Which scales all logits.
     params = replaced(params, {"stem/kernel": scale * params["stem"]["kernel"]})

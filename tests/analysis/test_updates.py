@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.untrained import OneStage, forward
+from experiments.untrained import OneStage, digits_batch, forward
 from nf_resnets import init, models
 from nf_resnets.analysis import random_head, updates
 from nf_resnets.roles import Role, assign
-from tests.analysis.batch import digits
 from tests.models.trees import quick_jit, random_variables
 
 BATCH = 8
@@ -20,7 +19,7 @@ BLOCKS = 1  # the fewest are compiled soonest
 
 @functools.cache
 def network():
-    images, labels = digits(BATCH)
+    images, labels = digits_batch(BATCH)
     model = OneStage(BLOCKS, 4, "fixup")
     params = random_variables(model, 1, image_shape=(8, 8, 1), branch=1.0)["params"]
     return forward(model), params, images, labels
@@ -96,7 +95,7 @@ DEPTHS = (2, 8, 32)  # blocks in a stage: L = 6, 24, 96
 def update_sizes(blocks):
     """The update's mean size to first order, with Fixup's rules and with rule 2 left out."""
     model = models.WideResNet(depth=6 * blocks + 4, stem_channels=4, scheme="fixup")
-    images, labels = digits(BATCH)
+    images, labels = digits_batch(BATCH)
     L = model.num_branches
     shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)

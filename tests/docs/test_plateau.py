@@ -12,17 +12,12 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from nf_resnets import data, init, models
+from experiments.untrained import digits_batch
+from nf_resnets import init, models
 from tests.models.trees import quick_jit
 
 PAGE = Path(__file__).parents[2] / "docs" / "plateau.md"
 CLASSES, WIDTH = 10, 64
-
-
-def digits(count):
-    found = data.load("digits")
-    images = (found.train.images[:count] - np.float32(found.mean)) / np.float32(found.std)
-    return jnp.asarray(images), jnp.asarray(found.train.labels[:count])
 
 
 def cross_entropy(logits, labels):
@@ -38,7 +33,7 @@ def test_the_first_gradient_is_that_of_the_head_and_tells_the_classes_means_apar
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # there are no scalars
         params = init.fixup(tree, depth=2, key=jax.random.key(0), rules=rules)
-    images, y = digits(100)
+    images, y = digits_batch(100)
 
     def features(params):
         x = images.reshape(len(images), -1) @ params["stem"]
@@ -99,7 +94,7 @@ def predicted(curvatures, parts, rate, steps=600):
 
 def wide():
     """A function that trains it from its start with any rates, and how its loss looks there."""
-    x, y = digits(256)
+    x, y = digits_batch(256)
     model = models.WideResNet(depth=10, scheme="fixup", stem_channels=4)
     params = quick_jit(model.init)(jax.random.key(0), x[:1])["params"]
     params = init.fixup(params, depth=model.num_branches, key=jax.random.key(1))

@@ -22,14 +22,9 @@ _CIFAR = {
 }
 _IMAGENET = {
     "dataset": (("imagenet2012",), "Fixup 4.2; SkipInit v1, table 3; RescaleNet feedback"),
-    "size": ((224,), "the usual crop"),
-    "short_side": ((256,), "the usual test"),
     "lowest_area": ((0.08,), "the usual crop, Szegedy et al., CVPR 2015"),
-    "flip": ((True,), "the usual crop"),
-    "most": ((0,), "all images"),
     "stem_channels": ((64,), "He et al., CVPR 2016, table 1"),
     "weight_decay": ((0.0001,), "Goyal et al., 2017; Fixup code; RescaleNet scripts"),
-    "steps": ((0,), "the epochs"),
 }
 
 RECIPES = {
@@ -41,7 +36,6 @@ RECIPES = {
         "peak_lr": ((0.1,), "Fixup 4.1"),
         "weight_decay": ((0.0005,), "Fixup 4.1"),
         "scalar_factor": ((0.1,), "Fixup code; Fixup 4.2 only with mixup"),
-        "ghost_batch": ((0,), "one batch"),
         **_CIFAR,
         "model": (
             ("wrn-10-1", "wrn-34-1", "wrn-100-1", "wrn-304-1", "wrn-1000-1", "wrn-10000-1"),
@@ -194,7 +188,6 @@ RECIPES = {
     },
     "fixup_table3_translation": {
         "dataset": (("iwslt14_translate/de-en",), "Fixup table 3: IWSLT DE-EN"),
-        "source": (("",), "the first of de-en"),
         "vocabulary": ((10000,), "fairseq's preparation of IWSLT'14"),
         "model": (("transformer-6",), "fairseq transformer_iwslt_de_en"),
         "d_model": ((512,), "fairseq transformer_iwslt_de_en"),
@@ -211,7 +204,6 @@ RECIPES = {
         "beam": ((5,), "fairseq's recipe for IWSLT'14"),
         "alpha": ((1.0,), "fairseq's default"),
         "offset": ((0.0,), "fairseq's length penalty"),
-        "test_pairs": ((0,), "all"),
         "scheme": (
             ("layernorm_post", "layernorm_pre", "fixup", "plain"),
             "Fixup table 3 and 4.3; layernorm_pre and plain ours",
@@ -220,7 +212,6 @@ RECIPES = {
     "rescale_variance": {
         "depth": ((101,), "RescaleNet feedback: Rescale101"),
         "stem_channels": ((64,), "He et al., CVPR 2016, table 1"),
-        "image_size": ((224,), "the usual crop"),
         "batch_size": ((128,), "RescaleNet feedback: 'a batch size of 128'"),
     },
 }
@@ -273,14 +264,8 @@ OF_USERS = {
         "weight_decay": (5e-4, PROTOCOL),
         "schedule": ("halving", PROTOCOL),
         "ghost_batch": (64, "SkipInit: ghost batches of 64"),
-        "scalar_factor": (None, "the scheme's"),
-        "dropout": (None, "the network's"),
-        "alpha": (None, "the scheme's"),
-        "branch_scale": (1.0, "the scheme's"),
         "peak_lr": (0.1, "Fixup 4.1"),
         "warmup_epochs": (0.0, PROTOCOL),
-        "stem_channels": (0, "the network's"),
-        "bn_estimate_batches": (0, "the running statistics"),
         "optimizer": ("sgd", PROTOCOL),
         "nesterov": (False, PROTOCOL),
         "drops": ("0.5 0.75", DEFAULTS),
@@ -326,17 +311,3 @@ OF_FUNCTIONS = {
     },
 }
 """Defaults of arguments."""
-
-SLOW = (
-    {
-        "fixup": (("scalar_bias", "multiplier"), ()),
-        "fixup_published": (("scalar_bias", "multiplier"), ("head",)),
-    },
-    0.1,
-    "Fixup 4.2: 'learning rate of the scalar multiplier and bias by 10x'; in the code every "
-    "parameter with 'bias' or 'scale' in its name",
-)
-"""Which leaves learn slowly, by the scheme: roles, and the layers whose bias vectors do; of all
-other schemes none."""
-
-CALIBRATION_IMAGES = (128, "RescaleNet feedback: 'a batch size of 128 is already good enough'")

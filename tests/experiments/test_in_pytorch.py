@@ -46,10 +46,10 @@ def dataset(tmp_path_factory):
     return data.load("cifar10", make_shared(tmp_path_factory.mktemp("data"), "cifar10"))
 
 
-def run_of(dataset, scheme, depth=10):
+def run_of(dataset, scheme):
     """A run: its point, its state at the start, its batches and its step."""
     base = next(p for p in SCALES["cifar"] if p["scheme"] == scheme)
-    point = base | {"model": f"wrn-{depth}-1", "seed": 0}
+    point = base | {"model": "wrn-10-1", "seed": 0}
     task = ImageTask(lambda _: dataset)
     plan = task.plan(make(point))
     model, _, optimizer, how = task.parts(plan)
@@ -77,9 +77,8 @@ def run_of(dataset, scheme, depth=10):
             )
         )(batch_of(0)["image"][:CALIBRATION_EXAMPLES])
     return types.SimpleNamespace(
-        point=point, depth=depth, num_steps=how.num_steps, state=state, step=step,
-        batch_of=jax.jit(batch_of),
-    )  # fmt: skip
+        point=point, num_steps=how.num_steps, state=state, step=step, batch_of=jax.jit(batch_of)
+    )
 
 
 def batch_in_torch(run, index):
@@ -90,23 +89,12 @@ def batch_in_torch(run, index):
 
 def fixup_in_torch(run):
     """The network of a run with Fixup, and its step."""
-    name, params = f"wrn-{run.depth}-1", jax.device_get(run.state.params)
-    network = torch_networks.build(name, 10, params, "cpu")
+    params = jax.device_get(run.state.params)
+    network = torch_networks.build("wrn-10-1", 10, params, "cpu")
     optimizer = torch_networks.make_optimizer(
         network, learning_rate=run.point["peak_lr"], weight_decay=run.point["weight_decay"]
     )
     return network, torch_networks.make_step(network, optimizer, torch.float32)
-
-
-def test_the_first_steps_of_304_layers_with_fixup(dataset):
-    """Rounding is 2e-7 at ten layers; the tolerance leaves room for thirty times as many."""
-    run = run_of(dataset, "fixup", depth=304)
-    _, step = fixup_in_torch(run)
-    state = run.state
-    for index in range(5):
-        state, metrics = run.step(state)
-        loss = float(step(*batch_in_torch(run, index)))
-        np.testing.assert_allclose(loss, metrics["loss"], rtol=1e-5, err_msg=f"{index}")
 
 
 def test_ten_layers_with_fixup_reach_the_accuracy_of_the_row(dataset):

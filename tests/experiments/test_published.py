@@ -9,18 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments import imagenet, rescale_imagenet, skipinit_lr_batch
+from experiments import imagenet, skipinit_lr_batch
 from experiments.grid import about
-from nf_resnets import schemes, training
+from nf_resnets import schemes
 from nf_resnets.__main__ import experiments
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.settings import make
 from tests.experiments import published
-
-# What is measured at initialisation or in theory, with sizes that no paper prescribes.
-OF_OURS = {
-    "theory_backward", "theory_bounds", "theory_signal", "theory_stable_rate", "theory_updates"
-}  # fmt: skip
 
 
 def of(name):
@@ -47,7 +42,7 @@ def test_the_paper_scale_is_the_published_recipe(name):
 
 def test_every_experiment_with_a_paper_scale_is_in_the_table():
     names = {*experiments()} - {"skipinit_lr_batch"}
-    assert {n for n in names if "paper" in of(n).scales} == {*published.RECIPES, *OF_OURS}
+    assert {n for n in names if "paper" in of(n).scales} == {*published.RECIPES}
 
 
 @pytest.mark.parametrize("name", sorted({*experiments()} - {"skipinit_lr_batch"}))
@@ -59,24 +54,6 @@ def test_every_scale_has_runs_that_differ(name):
         with schemes.registered(*experiment.schemes):
             if experiment.typed is make:
                 assert all(make(point) for point in points if "model" in point)
-
-
-def test_published_numbers_beside_ours():
-    def experiment(name):
-        return importlib.import_module(f"experiments.{name}")
-
-    # Fixup table 2; SkipInit v1, table 3; RescaleNet feedback, R3.
-    assert experiment("fixup_table2_imagenet").PUBLISHED[101] == {
-        "BatchNorm": 22.0, "BatchNorm + mixup": 20.8, "GroupNorm + mixup": 21.4,
-        "Fixup + mixup": 21.4,
-    }  # fmt: skip
-    assert list(experiment("fixup_table2_imagenet").PUBLISHED[50].values()) == [
-        23.6, 23.3, 23.9, 31.5, 27.6, 24.0
-    ]  # fmt: skip
-    assert [list(of.values()) for of in experiment("skipinit_imagenet").PUBLISHED.values()] == [
-        [75.0, 74.9, 74.9], [74.8, 74.6, 73.0], [74.9, 74.6, 70.8], [75.6, 75.5, 72.7]
-    ]  # fmt: skip
-    assert rescale_imagenet.PUBLISHED == {"resnet-50": 76.57, "resnet-101": 77.55}
 
 
 @pytest.mark.parametrize("name", published.OF_USERS)
@@ -97,20 +74,6 @@ def test_defaults_of_arguments(name):
         if key in published.OF_FUNCTIONS[name]
     }
     assert differences(numbers, published.OF_FUNCTIONS[name]) == {}
-
-
-def test_slow_leaves_and_calibration():
-    slow, factor, _ = published.SLOW
-    for name in schemes.names():
-        scheme = schemes.get(name)
-        group = scheme.scalars
-        found = tuple(
-            tuple(role.value for role in roles) for roles in (group.roles, group.bias_vectors)
-        )
-        assert found == slow.get(name, ((), ())), name
-        assert scheme.scalar_factor == factor or name.startswith("rescalenet")
-    images, _ = published.CALIBRATION_IMAGES
-    assert images == training.CALIBRATION_EXAMPLES
 
 
 def schedule_of(name, per_epoch, monkeypatch):

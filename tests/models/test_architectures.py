@@ -3,9 +3,8 @@
 import pytest
 
 from nf_resnets import models
-from nf_resnets.models import ARCHITECTURES, make
+from nf_resnets.models import make
 from nf_resnets.models.architectures import architecture_of, find
-from tests.models.smallest import smallest
 
 
 @pytest.mark.parametrize(
@@ -30,10 +29,3 @@ def test_other_names_are_refused_in_one_sentence(name):
     with pytest.raises(ValueError, match="found; expected cifar-resnet") as error:
         make(name, "fixup")
     assert "\n" not in str(error.value)
-
-
-def test_options_reach_the_network():
-    model = make("resnet-50-v2", "nf_resnet", num_classes=7, stem_channels=8)
-    assert (model.num_classes, model.stem_channels) == (7, 8)
-    assert make("transformer-2", "fixup", vocab_size=5).vocab_size == 5
-    assert smallest(ARCHITECTURES["wrn"], "fixup", num_classes=3).num_classes == 3

@@ -1,4 +1,4 @@
-"""Figures of rows: what is drawn in which colour, and where runs that diverged are marked."""
+"""Figures of rows: what is drawn, and where runs that diverged are marked."""
 
 import math
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from nf_resnets.plotting import Curve, Panel, curves_figure, depth_figure, rates_figure
 from nf_resnets.plotting.curves import curves_of, stage_lines
 from nf_resnets.plotting.report import SweepResults
-from nf_resnets.plotting.style import LOOKS, looks
+from nf_resnets.plotting.style import LOOKS
 from nf_resnets.plotting.sweep import sweep_figure
 from tests.plotting.optima import group, rate
 
@@ -36,28 +36,6 @@ def lines(axes, **properties):
 def marks(axes):
     """The marks of runs that diverged."""
     return lines(axes, zorder=6)
-
-
-def test_a_title_has_its_scheme_s_colour_and_variants_another_line():
-    titles = ["Fixup + mixup", "Fixup", "mine", "He", "Hermite", "yours"]
-    found = looks(titles)
-    assert list(found) == titles
-    assert found["Fixup"] == {
-        "color": LOOKS["Fixup"][0], "marker": "o", "linestyle": "-", "fillstyle": "full"
-    }  # fmt: skip
-    assert found["Fixup + mixup"]["color"] == found["Fixup"]["color"]
-    assert found["Hermite"]["color"] != found["He"]["color"]
-    assert len({tuple(look.values()) for look in found.values()}) == len(titles)
-
-
-@pytest.mark.parametrize("count", [2, 7, 11])
-def test_a_legend_is_no_wider_than_its_figure(drawn, tmp_path, count):
-    names = ["Fixup", "Fixup without rule 2", "BatchNorm", *(f"scheme {n}" for n in range(9))]
-    panel = Panel("x", "y", [Curve(name, [0, 1], [0, 1]) for name in names[:count]])
-    curves_figure([panel, panel], tmp_path / "f.svg", title="t", subtitle="s")
-    drawn[0].draw_without_rendering()
-    box = drawn[0].legends[0].get_window_extent()
-    assert box.x0 >= 0 and box.x1 <= drawn[0].bbox.width
 
 
 @pytest.mark.parametrize("better", [True, False])
