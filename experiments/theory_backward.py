@@ -14,8 +14,7 @@ Setting: one stage of `L` pre-activation blocks of two 3x3 convolutions, images 
 gradient of a random direction of the logits, new weights for each draw. The gradient through the
 skip is that of the sum, times the skip's constant. The gradient through the branch is the rest of
 the gradient of the block's input. The slope is a least-squares fit of the ratio's logarithm against
-that of `l`, from block 4 on. `--scale laptop` takes a minute on two cores, `--scale paper` is deep
-and wide, `--scale smoke` takes seconds.
+that of `l`, from block 4 on. `--scale laptop` takes a minute on two cores, `--scale smoke` seconds.
 """
 
 from __future__ import annotations
@@ -42,11 +41,9 @@ SCHEMES = (
     "batchnorm", "batchnorm_last", "batchnorm_sqrt_half", "batchnorm_merge", "alpha_rsqrt_depth",
 )  # fmt: skip
 SMOKE = {"depth": 8, "width": 4, "side": 4, "batch_size": 8, "draws": 2}
-PAPER = {"depth": 500, "width": 64, "batch_size": 128, "draws": 32}
 SCALES = {
     "smoke": grid(SMOKE, scheme=SCHEMES),
     "laptop": grid(LAPTOP, scheme=SCHEMES),
-    "paper": grid(LAPTOP | PAPER, scheme=SCHEMES),
 }
 FIRST = 4  # block of the fit
 

@@ -13,7 +13,7 @@ drawn at random here.
 
 Setting: WRN-n-1 on one batch of the 8x8 digits. Gradients and bounds are means over examples and
 several draws; ratios and violations are of each example and draw. `--scale laptop` takes about two
-minutes on two cores, `--scale smoke` seconds; `--scale paper` is deeper.
+minutes on two cores, `--scale smoke` seconds.
 """
 
 from __future__ import annotations
@@ -40,11 +40,9 @@ from .untrained import digits, digits_batch, forward, quick_jit
 TITLES = {"he": "He", "xavier": "Xavier", "lsuv": "LSUV", "fixup": "Fixup, random head"}
 LAPTOP = {"stem_channels": 8, "batch_size": 32, "draws": 4}
 SMOKE = {"stem_channels": 4, "batch_size": 8, "draws": 2}
-PAPER = LAPTOP | {"stem_channels": 16, "draws": 16}
 SCALES = {
     "smoke": grid(SMOKE, depth=[10, 16], init=TITLES),
     "laptop": grid(LAPTOP, depth=[10, 16, 40, 100], init=TITLES),
-    "paper": grid(PAPER, depth=[10, 16, 40, 100, 304, 1000], init=TITLES),
 }
 SHORTCUT = "stage_2/first/shortcut/kernel + stage_2/first/conv_1/kernel"
 SLACK = 1e-4  # relative: float32 through hundreds of layers

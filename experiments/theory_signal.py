@@ -14,8 +14,7 @@ line before the activation is about 4% too high: 16.2 for 15.5 at the last block
 have the ReLU after the sum, as in CIFAR ResNets; the dotted line is the recursion without that
 ReLU.
 
-`--scale laptop` takes less than two minutes on two cores, `--scale paper` wider layers and more
-draws, a GPU; `--scale smoke` seconds.
+`--scale laptop` takes less than two minutes on two cores, `--scale smoke` seconds.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ def scale(**sizes: int) -> list[Point]:
 SCALES = {
     "smoke": scale(depth=3, width=8, side=4, batch_size=4, draws=2),
     "laptop": scale(depth=16, width=48, side=8, batch_size=8, draws=8),
-    "paper": scale(depth=100, width=256, side=16, batch_size=32, draws=64),
 }
 
 

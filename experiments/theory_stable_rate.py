@@ -70,17 +70,11 @@ def scale(
 
 
 SMOKE = {"stem_channels": 4, "batch_size": 32, "lowest_log2_rate": -5, "lanczos_steps": 4}
-PAPER = {
-    "stem_channels": 16, "steps": 220, "lowest_log2_rate": -12, "resolution": 0.25,
-    "lanczos_steps": 40,
-}  # fmt: skip
 SCALES = {
     "smoke": scale(BASE | SMOKE, [10], 1, [VARIANTS[at] for at in (0, 5, 6)]),
     "laptop": scale(BASE, [10, 22], 2),
-    "paper": scale(BASE | PAPER, [10, 28, 100], 5),
 }
 SCALARS = optim.SCALARS | Group((Role.ALPHA,))
-MOST_OCTAVES = 64  # beyond those of the settings, while even the highest rate trains
 
 
 def title_of(name: str, factor: float) -> str:
@@ -166,11 +160,9 @@ def border(
 
     ``losses_at(rate)`` are a run's losses. Rates between octaves are tried only next to the border.
     """
-    powers = [*range(point["lowest_log2_rate"], point["highest_log2_rate"] + 1)]
+    powers = range(point["lowest_log2_rate"], point["highest_log2_rate"] + 1)
     ends = {2.0**power: last_loss(losses_at(2.0**power)) for power in powers}
     while ends[max(ends)] <= limit:
-        if len(ends) > len(powers) + MOST_OCTAVES:
-            raise ValueError(f"rate={max(ends):g} still trains; expected a largest stable rate.")
         ends[2 * max(ends)] = last_loss(losses_at(2 * max(ends)))
     trains = [rate for rate, end in ends.items() if end <= limit]
     if not trains:

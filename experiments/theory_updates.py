@@ -93,11 +93,9 @@ SMOKE = {
     "stem_channels": 4, "batch_size": 8, "draws": 2, "rate_depth": 10, "first_power": -12,
     "last_power": -8, "step": 4, "trace_width": 8, "map_steps": 8,
 }  # fmt: skip
-PAPER = LAPTOP | {"stem_channels": 16, "batch_size": 128, "draws": 16, "trace_width": 256}
 SCALES = {
     "smoke": scale(SMOKE, [10, 16], VARIANTS[:2] + ("skipinit",), VARIANTS[:2], [2, 4]),
     "laptop": scale(LAPTOP, [10, 28, 100], VARIANTS, VARIANTS[:3], [4, 8, 16, 32]),
-    "paper": scale(PAPER, [10, 28, 100, 304, 1000], VARIANTS, VARIANTS[:3], [4, 8, 16, 32, 64]),
 }
 
 
