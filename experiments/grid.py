@@ -97,7 +97,7 @@ def parsed(axes: Sequence[str], points: Sequence[Point]) -> dict[str, Sequence[A
       ValueError: if a setting is there twice or in no point, or a value is not of its type.
 
     >>> parsed(["depth=26,50", "seed=0:2"], [{"depth": 101}])
-    {'depth': [26, 50], 'seed': range(0, 3)}
+    {'depth': [26, 50], 'seed': (0, 1, 2)}
     """
     axis_values: dict[str, Sequence[Any]] = {}
     for axis in axes:

@@ -235,7 +235,7 @@ def parse(axes: Sequence[str]) -> dict[str, Sequence[Any]]:
 
     Example:
       >>> parse(["peak_lr=2^-2:2^0", "seed=0:1", "scheme=fixup,skipinit"])
-      {'peak_lr': (0.25, 0.5, 1.0), 'seed': range(0, 2), 'scheme': ('fixup', 'skipinit')}
+      {'peak_lr': (0.25, 0.5, 1.0), 'seed': (0, 1), 'scheme': ('fixup', 'skipinit')}
     """
     axis_values: dict[str, Sequence[Any]] = {}
     for axis in axes:
@@ -246,17 +246,12 @@ def parse(axes: Sequence[str]) -> dict[str, Sequence[Any]]:
         pieces = [_values(name, piece.strip()) for piece in text.split(",")]
         if not all(pieces):
             raise ValueError(f"{shown(axis)} has a range without values; expected one that rises.")
-        values = pieces[0] if len(pieces) == 1 else tuple(itertools.chain(*pieces))
-        axis_values[name] = _each_once(name, values)
+        axis_values[name] = _each_once(name, itertools.chain(*pieces))
     return axis_values
 
 
-def _each_once(name: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Values of the field's type; a range of whole numbers, maybe many, stays a range."""
-    if isinstance(values, range) and name in FIELDS and FIELDS[name][0] is int:
-        for end in (values[0], values[-1]):
-            typed(name, end)
-        return values
+def _each_once(name: str, values: Iterable[Any]) -> Sequence[Any]:
+    """Values of the field's type."""
     return tuple(dict.fromkeys(typed(name, value) for value in values))
 
 
