@@ -116,5 +116,4 @@ def _lines(need: Footprint, each_has: int, slots: int, chip: Chip) -> list[str]:
         "in its main memory",
         f"bound by {by}: at least {1e3 * seconds:.3g} ms a step",
         f"collectives a step: {', '.join(each) or 'none'}",
-        f"compiled in {need.compile_seconds:.0f} s",
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 from collections.abc import Mapping
 
 import jax
@@ -35,7 +34,6 @@ class Footprint:
       collectives: of each kind, how many and how many bytes they give.
       peak: bytes in use when most are, without code; None where the compiler does not say. It may
         be far below the sum of the first three, and by it the compiler decides what fits.
-      compile_seconds: how long compiling took.
     """
 
     arguments: int
@@ -47,7 +45,6 @@ class Footprint:
     main_bytes: float
     collectives: Mapping[str, tuple[float, float]]
     peak: int | None = None
-    compile_seconds: float = 0.0
 
     @property
     def memory(self) -> int:
@@ -76,17 +73,16 @@ def compile_footprint(lowered: jax.stages.Lowered) -> Footprint:
       >>> found.flops, found.arguments, found.collectives
       (1024.0, 256, {})
     """
-    begun = time.perf_counter()
     try:
         compiled = lowered.compile()
     except Exception as error:  # a type of XLA's
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise DoesNotFitError(_needed(str(error))) from None
-    return footprint(compiled, compile_seconds=time.perf_counter() - begun)
+    return footprint(compiled)
 
 
-def footprint(compiled: jax.stages.Compiled, *, compile_seconds: float = 0.0) -> Footprint:
+def footprint(compiled: jax.stages.Compiled) -> Footprint:
     """What a compiled program needs, by the compiler's analyses and the program's text."""
     text = compiled.as_text() or ""
     cost, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
@@ -107,7 +103,6 @@ def footprint(compiled: jax.stages.Compiled, *, compile_seconds: float = 0.0) ->
             if repeated[f"count {kind}"]
         },
         peak=getattr(memory, "peak_memory_in_bytes", None),
-        compile_seconds=compile_seconds,
     )
 
 
