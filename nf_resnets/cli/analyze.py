@@ -41,7 +41,7 @@ CLOSED = ("skip", "branch", "sum", "share")
 class Analyze:
     """Write a page about a residual network: signal propagation, gradients and correlations.
 
-    Beside it stands the closed form for weights of these sizes.
+    Beside it stands the closed form for weights of these sizes, where one is known.
     """
 
     model: str = "wrn-28-1"

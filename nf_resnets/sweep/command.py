@@ -1,4 +1,4 @@
-"""Makes what is missing of a sweep, or says how long that takes; the grid can grow."""
+"""Makes what is missing of a sweep, or says how long that takes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def base_of(settings: RunSettings) -> dict[str, Any]:
     return {name: value for name, value in vars(settings).items() if value != default[name]}
 
 
-def run(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any],
-        title: str) -> Result | None:  # fmt: skip
+def run(
+    options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any], title: str
+) -> Result | None:
     """Makes what is missing of a sweep; None after a dry run, and on all but process 0.
 
     ``base`` are the settings that are no axes, where they are not the defaults.
@@ -83,7 +84,8 @@ def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
     rows = Rows(options.out)
     if options.retry:
         rows.retry()
-    missing = ([plan for plan in plans if plan.key not in rows] for plans in sweep.programs.values())
+    groups = sweep.programs.values()
+    missing = ([plan for plan in plans if plan.key not in rows] for plans in groups)
     left = [plans for plans in missing if plans]
     done = sweep.size - sum(map(len, left))
     print(f"Grid: {sweep.size:,} runs" + (f", {done:,} of them done" if done else ""))
