@@ -59,9 +59,7 @@ def slots() -> int:
     return int(resources.get("GPU", 0) or resources.get("CPU", 0)) or 1
 
 
-def make_shard(
-    options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]
-) -> int:
+def make_shard(options: Options, axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> int:
     """Makes the missing runs of a shard of a sweep, and returns how many it has of its own.
 
     Nothing is printed or drawn; ``options`` says which shard, and where.
