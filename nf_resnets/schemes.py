@@ -58,10 +58,8 @@ class Anatomy:
       pooled_shortcut: where the shape changes, the shortcut is an average pool of the stride's
         size and a 1x1 convolution, instead of the architecture's own.
       standardized: convolutions compute with scaled standardised weights: ``True``, as the paper
-        has it, or as a published code has it, ``"deepmind"`` (the head's input is multiplied by the
-        ReLU's gain, too) or ``"timm"`` (the stem is, and epsilon is added to the variance).
-      same_padding: strided convolutions and pools pad as TensorFlow does, which begins every window
-        one pixel later where a side is even, instead of alike on all sides.
+        has it, or ``"timm"`` (the stem is multiplied by the ReLU's gain, too, and epsilon is added
+        to the variance).
       branches: whether there are residual branches at all; without, a block is its shortcut.
       dropout: whether there is dropout before the head, at the rate of the model.
       residual: a constant on every branch, one number or one for each branch.
@@ -77,8 +75,7 @@ class Anatomy:
     norm: Literal["batch", "group", "layer", "dyt", "derf"] | None = None
     norm_place: Literal["default", "last", "merge", "pre", "post"] = "default"
     pooled_shortcut: bool = False
-    standardized: bool | Literal["deepmind", "timm"] = False
-    same_padding: bool = False
+    standardized: bool | Literal["timm"] = False
     branches: bool = True
     dropout: bool = False
     residual: float | PerBranch = 1.0

@@ -40,7 +40,7 @@ def predicted(
 
     Returns:
       The moments of every block in absolute numbers; None where there is no closed form:
-      standardised weights, TensorFlow's padding, a ``beta``, Transformers, no branches, a norm
+      standardised weights, a ``beta``, Transformers, no branches, a norm
       after the sum with a ReLU behind it. GroupNorm is taken for a batch norm.
     """
     anatomy, post = schemes.get(scheme).anatomy, family == "post_activation"
@@ -94,8 +94,8 @@ def _has_form(anatomy: Anatomy, family: str) -> bool:
     if family == "post_activation" and anatomy.norm_place == "merge":
         return False
     plain = anatomy.branches and anatomy.norm != "layer" and anatomy.beta == 1.0
-    other = anatomy.standardized or anatomy.same_padding
-    return family in ("pre_activation", "post_activation") and plain and not other
+    known = family in ("pre_activation", "post_activation")
+    return known and plain and not anatomy.standardized
 
 
 def _last_scales(params: Any, m: int) -> np.ndarray:

@@ -41,9 +41,9 @@ def nf_resnet(
     scalar ``g`` of every branch starts at 0, as in the published code.
 
     With ``key`` the draws are those of the published code too: ``N(0, 1 / fan_in)``, the head
-    ``N(0, 0.01^2)``; the gains of the channels stay as they are. What its network does otherwise,
-    and timm's, is in the schemes ``"nf_resnet_published"`` and ``"nf_resnet_timm"``. Other
-    arguments as in :func:`nf_resnets.init.fixup`.
+    ``N(0, 0.01^2)``; the gains of the channels stay as they are. What timm's network does
+    otherwise is in the scheme ``"nf_resnet_timm"``. Other arguments as in
+    :func:`nf_resnets.init.fixup`.
 
     Args:
       params: a parameter tree with one scalar ``g`` (``rules.alpha``) for each residual branch, or
@@ -114,13 +114,6 @@ SCHEME = Scheme(
     "unnormalized ResNets, ICLR 2021, section 3",
     fits=frozenset({"pre_activation"}),
 )
-PUBLISHED = dataclasses.replace(
-    SCHEME,
-    name="nf_resnet_published",
-    title="NF-ResNet, published code",
-    anatomy=dataclasses.replace(SCHEME.anatomy, standardized="deepmind", same_padding=True),
-    reference="google-deepmind/deepmind-research, nfnets/nf_resnet.py and nfnets/base.py",
-)
 TIMM = dataclasses.replace(
     SCHEME,
     name="nf_resnet_timm",
@@ -132,4 +125,4 @@ TIMM = dataclasses.replace(
     reference="huggingface/pytorch-image-models, timm/models/nfnet.py and timm/layers/std_conv.py",
 )
 
-SCHEMES = (SCHEME, PUBLISHED, TIMM)
+SCHEMES = (SCHEME, TIMM)

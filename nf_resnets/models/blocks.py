@@ -188,12 +188,11 @@ class Layers:
     keys: jax.Array | None = None  # of the branch, for each image
 
     def conv(self, features: int, **options: Any) -> Conv:
-        """A convolution with the anatomy's weights, padding and bias vector."""
+        """A convolution with the anatomy's weights and bias vector."""
         return Conv(
             features,
             use_bias=self.anatomy.conv_biases,
             standardized=self.anatomy.standardized,
-            same_padding=self.anatomy.same_padding,
             dtype=self.module.dtype,
             **options,
         )

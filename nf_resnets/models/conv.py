@@ -37,9 +37,7 @@ def never_stored() -> Iterator[None]:
         _NEVER_STORED.reset(token)
 
 
-def conv(
-    x: jax.Array, kernel: jax.Array, stride: int = 1, *, same_padding: bool = False
-) -> jax.Array:
+def conv(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
     """Convolves images with a kernel of odd size, padded alike on all sides, as PyTorch pads.
 
     Forward-mode derivatives (``jax.jvp``) cannot be taken, unless it is a matrix product. On a CPU
@@ -51,8 +49,6 @@ def conv(
       x: images ``[B, H, W, C_in]``.
       kernel: ``[K, K, C_in, C_out]``, ``K`` odd; ``(K - 1) / 2`` pixels of padding on every side.
       stride: of the output positions, in both directions.
-      same_padding: whether the image is padded as TensorFlow's and JAX's ``"SAME"`` pads instead:
-        with stride 2 and sides of an even length every window begins one pixel later.
 
     Returns:
       ``[B, ceil(H / stride), ceil(W / stride), C_out]``.
@@ -68,13 +64,6 @@ def conv(
         raise ValueError(
             f"kernel of shape {kernel.shape} found; expected [K, K, C_in, C_out], K odd."
         )
-    if same_padding:
-        pads = lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], (stride, stride), "SAME")
-        margin = (kernel.shape[0] - 1) // 2
-        if any(pad != (margin, margin) for pad in pads):
-            # The plain form is slow inside loops only, and the first block of a stage, which alone
-            # has a stride, stands outside.
-            return _plain(x, kernel, stride, pads)
     if kernel.shape[0] == 1:
         return _pointwise(x, kernel, stride)
     if stride == 1 and x.shape[1] * x.shape[2] <= _TINY_IMAGE:
@@ -104,10 +93,10 @@ def _equally_varying(*arrays: jax.Array) -> list[jax.Array]:
     ]
 
 
-def _plain(x: jax.Array, kernel: jax.Array, stride: int, pads: Any = None) -> jax.Array:
+def _plain(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     padding = (kernel.shape[0] - 1) // 2
     return lax.conv_general_dilated(
-        x, kernel, (stride, stride), pads or [(padding, padding)] * 2, dimension_numbers=_DIMENSIONS
+        x, kernel, (stride, stride), [(padding, padding)] * 2, dimension_numbers=_DIMENSIONS
     )
 
 

@@ -27,23 +27,20 @@ class Standardization(NamedTuple):
       added: whether it is added to the variance, as in batch normalization, instead of being the
         least that ``fan_in`` times the variance is taken for.
       stem: whether the stem's kernel is multiplied too, though no ReLU is before it.
-      head: whether the head's input is multiplied too.
     """
 
     relu_gain: float = RELU_GAIN
     epsilon: float = 1e-4
     added: bool = False
     stem: bool = False
-    head: bool = False
 
 
-# The published codes' gain is that of a sample of random numbers.
+# The gain of timm, and of DeepMind's code, is that of a sample of random numbers.
 STANDARDIZATIONS: dict[bool | str, Standardization] = {
     True: Standardization(),
-    "deepmind": Standardization(relu_gain=1.7139588594436646, head=True),
     "timm": Standardization(relu_gain=1.7139588594436646, epsilon=1e-5, added=True, stem=True),
 }
-"""By what :class:`nf_resnets.schemes.Anatomy` calls them: the paper's, and those of two codes."""
+"""By what :class:`nf_resnets.schemes.Anatomy` calls them: the paper's, and timm's."""
 
 
 def he_fan_out(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -81,7 +78,6 @@ class Conv(nn.Module):
       standardized: whether it computes with :func:`standardized_kernel`, times a learnable
         ``gain [C_out]``: ``True``, or a name of :data:`STANDARDIZATIONS`.
       after_relu: whether its input is a ReLU's output, for which a standardised kernel makes up.
-      same_padding: whether it pads as TensorFlow does (see :func:`nf_resnets.models.conv`).
       dtype: what it computes in; the parameters are float32.
     """
 
@@ -91,7 +87,6 @@ class Conv(nn.Module):
     use_bias: bool = False
     standardized: bool | str = False
     after_relu: bool = True
-    same_padding: bool = False
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -107,7 +102,7 @@ class Conv(nn.Module):
         if scalar is not None:
             kernel = scalar * kernel
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        y = conv(x, kernel, self.stride, same_padding=self.same_padding)
+        y = conv(x, kernel, self.stride)
         # XLA's CPU compiler of jax 0.12 may merge several bfloat16 convolutions, and a pool, into
         # one kernel that returns NaN; over a barrier it merges nothing.
         if y.dtype == jnp.bfloat16:
@@ -135,11 +130,9 @@ def standardized_kernel(
     return centered * lax.rsqrt(jnp.maximum(variance * fan_in, how.epsilon))
 
 
-def max_pool(
-    x: jax.Array, size: int, stride: int, padding: int = 0, *, same_padding: bool = False
-) -> jax.Array:
-    """The maxima over ``size x size`` windows; ``same_padding`` pads as TensorFlow does."""
-    pads = "SAME" if same_padding else ((padding, padding), (padding, padding))
+def max_pool(x: jax.Array, size: int, stride: int, padding: int = 0) -> jax.Array:
+    """The maxima over ``size x size`` windows."""
+    pads = ((padding, padding), (padding, padding))
     return nn.max_pool(x, (size, size), strides=(stride, stride), padding=pads)
 
 

@@ -11,15 +11,7 @@ import jax.numpy as jnp
 
 from nf_resnets import schemes
 from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
-from nf_resnets.models.layers import (
-    STANDARDIZATIONS,
-    Dense,
-    checked_images,
-    dropout,
-    lecun_fan_in,
-    max_pool,
-    relu,
-)
+from nf_resnets.models.layers import Dense, checked_images, dropout, lecun_fan_in, max_pool, relu
 from nf_resnets.models.stage import dropout_rates, stages
 
 SIZES = {
@@ -188,9 +180,9 @@ class WideResNet(nn.Module):
 class ResNet(nn.Module):
     r"""The residual network of He et al. for ImageNet, with post- or pre-activation blocks.
 
-    A 7x7 convolution of stride 2 and a 3x3 max-pool of stride 2 (both padded alike on all sides,
-    unless the anatomy asks for TensorFlow's padding), four stages of 64, 128, 256 and 512 channels,
-    in bottlenecks four times as many, the mean over the image, the head. Where the shape changes
+    A 7x7 convolution of stride 2 and a 3x3 max-pool of stride 2 (both padded alike on all sides),
+    four stages of 64, 128, 256 and 512 channels, in bottlenecks four times as many, the mean over
+    the image, the head. Where the shape changes
     the shortcut is a 1x1 convolution (with RescaleNet's anatomy of the average pool), and a
     bottleneck's stride is its 3x3 convolution's. ResNet-18 and ResNet-34 have basic blocks
     (``m = 2``), all others, ResNet-26 too, bottlenecks (``m = 3``).
@@ -266,7 +258,7 @@ class ResNet(nn.Module):
         )
         if self.version == 1:
             x = relu(layers.center(layers.norm(x, "norm_stem"), "bias_stem"))
-        x = max_pool(x, 3, 2, padding=1, same_padding=layers.anatomy.same_padding)
+        x = max_pool(x, 3, 2, padding=1)
         block: Any = PostActivationBlock if self.version == 1 else PreActivationBlock
         expansion = 1 if self.depth in BASIC else EXPANSION
         if expansion > 1:
@@ -284,15 +276,13 @@ class ResNet(nn.Module):
 def head(network: Any, x: jax.Array, layers: Layers, keys: jax.Array | None) -> jax.Array:
     """The last feature map ``[B, H, W, C]`` to float32 logits ``[B, num_classes]``.
 
-    Bias, mean over the image, a ReLU's gain, dropout by the ``keys [B]``, classification layer.
+    Bias, mean over the image, dropout by the ``keys [B]``, classification layer.
     """
     anatomy = layers.anatomy
     if anatomy.channel_biases:
         x = layers.center(x, "bias_head")
     x = x.mean(axis=(1, 2), dtype=jnp.float32)
     x = layers.shift(x, "bias_head")
-    if anatomy.standardized and STANDARDIZATIONS[anatomy.standardized].head:
-        x = x * STANDARDIZATIONS[anatomy.standardized].relu_gain
     if anatomy.dropout and layers.train:
         x = dropout(x, keys, network.dropout)
     return Dense(network.num_classes, lecun_fan_in, name="head")(x)

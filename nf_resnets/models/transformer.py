@@ -313,7 +313,7 @@ class Transformer(nn.Module):
 
 def _refuse_unknown_parts(anatomy: Anatomy) -> None:
     """Refuses an anatomy with parts that are not of Transformers."""
-    for name in ("channel_biases", "standardized", "same_padding"):
+    for name in ("channel_biases", "standardized"):
         if getattr(anatomy, name):
             raise ValueError(f"Anatomy({name}=...) found; a Transformer has no such part.")
     if anatomy.norm is not None and (

@@ -95,7 +95,7 @@ class VGG(nn.Module):
                 x = x if index == 1 else layers.center(x, f"bias_{name}")
                 conv = layers.conv(multiple * self.stem_channels, after_relu=index > 1, name=name)
                 x = relu(layers.norm(conv(x), f"norm_{name}"))
-            x = max_pool(x, 2, 2, same_padding=anatomy.same_padding)
+            x = max_pool(x, 2, 2)
         x = layers.norm(x, "norm_head", at=("last",))
 
         names = [f"classifier_{i}" for i in range(1, len(self.classifier) + 1)]

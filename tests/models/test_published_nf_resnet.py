@@ -1,86 +1,17 @@
-"""NF-ResNet as DeepMind's code and timm's have it, against networks of ``jax.lax`` and of PyTorch.
-
-The references are written after the published files: what differs from the paper's network is
-there by the frameworks' own means (``"SAME"``, ``F.batch_norm`` of the weights, ``ceil_mode``). All
-parameters are random.
-"""
+"""What timm's NF-ResNet has that the paper's has not; tests/trained compares it with PyTorch's."""
 
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from nf_resnets import schemes
 from nf_resnets.models import ResNet
 from nf_resnets.models.layers import Conv
-from tests.models.trees import assert_close, block_trees, images, quick_jit, random_variables
+from tests.models.trees import images
 
-# Of the largest logit: float32's rounding on both sides, through 26 layers; seen: 1e-6.
-ROUNDING = 1e-5
 GAMMA = 1.7139588594436646
-ALPHA = 0.2
-
-
-def model_of(scheme):
-    return ResNet(26, scheme, version=2, stem_channels=4, num_classes=10)
-
-
-def betas():
-    """Deviations of the blocks' inputs: 2 blocks a stage, after the first of which they restart."""
-    return [1.0, *[(1 + ALPHA**2) ** 0.5, (1 + 2 * ALPHA**2) ** 0.5] * 3, (1 + ALPHA**2) ** 0.5]
-
-
-# --- DeepMind's --------------------------------------------------------------------------------
-
-
-def published_logits(params, x):
-    """After ``nfnets/nf_resnet.py`` and ``nfnets/base.py``."""
-
-    def ws_conv(x, p, stride=1):
-        weight = p["kernel"]
-        mean = jnp.mean(weight, axis=(0, 1, 2), keepdims=True)
-        variance = jnp.var(weight, axis=(0, 1, 2), keepdims=True)
-        fan_in = np.prod(weight.shape[:-1])
-        scale = jax.lax.rsqrt(jnp.maximum(variance * fan_in, 1e-4)) * p["gain"]
-        weight = weight * scale - mean * scale
-        dimensions = ("NHWC", "HWIO", "NHWC")
-        y = jax.lax.conv_general_dilated(
-            x, weight, (stride, stride), "SAME", dimension_numbers=dimensions
-        )
-        return y + p["bias"]
-
-    def act(x):
-        return jax.nn.relu(x) * GAMMA
-
-    x = ws_conv(x, params["stem"], 2)
-    x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-    of_branch = iter(betas())
-    for stage in (1, 2, 3, 4):
-        for index, p in enumerate(block_trees(params[f"stage_{stage}"])):
-            stride = 2 if stage > 1 and index == 0 else 1
-            h = act(x) * (1 / next(of_branch))
-            skip = ws_conv(h, p["shortcut"], stride) if "shortcut" in p else x
-            h = ws_conv(h, p["conv_1"])
-            h = ws_conv(act(h), p["conv_2"], stride)
-            h = ws_conv(act(h), p["conv_3"])
-            x = ALPHA * p["alpha"] * h + skip
-    return jnp.mean(act(x), axis=(1, 2)) @ params["head"]["kernel"] + params["head"]["bias"]
-
-
-@pytest.mark.parametrize("side", [64, pytest.param(50, marks=pytest.mark.slow)])
-def test_matches_the_published_network(side):
-    """With sides that are even where windows stride."""
-    model = model_of("nf_resnet_published")
-    params, x = random_variables(model, 0)["params"], images(1, 2, side, side, 3)
-    logits = quick_jit(model.apply)({"params": params}, x)
-    with jax.numpy_rank_promotion("allow"):
-        expected = quick_jit(published_logits)(params, x)
-    assert_close(logits, expected, ROUNDING)
-
-
-# --- timm's ------------------------------------------------------------------------------------
 
 
 def test_timms_standardised_kernels():
@@ -99,7 +30,7 @@ def test_timms_standardised_kernels():
 
 @pytest.mark.slow
 def test_timms_branches_start_at_zero_by_their_last_gains():
-    model = model_of("nf_resnet_timm")
+    model = ResNet(26, "nf_resnet_timm", version=2, stem_channels=4, num_classes=10)
     x = images(0, 1, 32, 32, 3)
     params = jax.eval_shape(model.init, jax.random.key(0), x)["params"]
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), params)
