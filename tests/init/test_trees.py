@@ -5,7 +5,6 @@ from the papers' formulas, not by the library.
 """
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -115,27 +114,6 @@ def test_standard_initialisations_draw_weights_zero_biases_and_keep_the_rest(nam
             np.testing.assert_array_equal(result[path], value, err_msg=path)
     drawn = [np.asarray(result[p]).tobytes() for p in result if net.kinds[p] in WEIGHTS]
     assert len(set(drawn)) == len(drawn), "two layers were drawn alike"
-
-
-def test_he_has_the_std_of_each_leaf(net):
-    for mode in ("fan_in", "fan_out"):
-        result = by_path(init.he(net.params, jax.random.key(5), mode=mode, rules=net.rules))
-        squares, count = 0.0, 0
-        for path, value in result.items():
-            kind = net.kinds[path]
-            if kind not in WEIGHTS:
-                continue
-            shape = value.shape
-            if "rest" in path or path.startswith("layers/"):
-                shape = shape[1:]
-            if path.endswith("/weight"):  # Equinox: [out, in, *field]
-                shape = (*shape[2:], shape[1], shape[0])
-            fan_in, fan_out = math.prod(shape[:-1]), math.prod(shape) // shape[-2]
-            fan = 2 * fan_in if kind == "head" else (fan_in if mode == "fan_in" else fan_out)
-            squares += float(np.square(value).sum()) * fan / 2
-            count += value.size
-        # The mean of n squares of N(0, 1) has standard deviation sqrt(2/n); five of them.
-        assert abs(squares / count - 1) < 5 * (2 / count) ** 0.5
 
 
 def test_branches_of_two_to_eleven_layers_side_by_side():
