@@ -136,14 +136,7 @@ class Branch:
 
 def path_name(path: tuple[Any, ...]) -> str:
     """Joins the keys of a pytree path by ``/``."""
-
-    def name(key: Any) -> str:
-        for attribute in ("key", "name", "idx"):
-            if hasattr(key, attribute):
-                return str(getattr(key, attribute))
-        return str(key).strip("[]./'")
-
-    return "/".join(map(name, path))
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def is_numeric(leaf: Any) -> bool:
