@@ -9,7 +9,6 @@ import pytest
 
 from nf_resnets import init, schemes
 from nf_resnets.init import Rules
-from nf_resnets.init.transformers import alpha_beta
 from nf_resnets.models.transformer import Transformer
 from tests.trees.network import pairs
 
@@ -153,24 +152,6 @@ def test_constants_of_both_stacks_and_of_one(name):
     np.testing.assert_allclose(scheme.constants(60, (False,) * 60).identity, alone, rtol=1e-6)
     with pytest.raises(ValueError, match="transitions=None found"):
         scheme.constants(30)
-
-
-@pytest.mark.parametrize("layers", [1, 6, 1000])
-def test_the_bound_of_deepnorms_update_does_not_depend_on_the_depth(layers):
-    """A sum over branches of ``(v^2 + w^2) / alpha^2``: 1 for one stack, and for a decoder."""
-
-    def bound(branches, alpha, beta):
-        return branches * 2 / beta**2 / alpha**2
-
-    assert bound(2 * layers, *alpha_beta(layers, 0)[0]) == pytest.approx(1, rel=1e-12)
-    assert bound(2 * layers, *alpha_beta(0, layers)[1]) == pytest.approx(1, rel=1e-12)
-    for encoder in (6, 60):
-        own, (alpha, beta) = alpha_beta(encoder, layers)
-        assert bound(3 * layers, alpha, beta) == pytest.approx(1, rel=1e-12)
-        # An encoder's goes through M cross-attentions; 0.81 and 1.15 are rounded as published.
-        through = layers / beta**2 / alpha
-        product = 2 * 2 * 1.15**2 / 0.81**2 / 12**0.5 / 3**0.25
-        assert through * bound(2 * encoder, *own) == pytest.approx(product, rel=1e-12)
 
 
 def test_what_does_not_fit_is_refused():

@@ -110,23 +110,6 @@ def test_what_a_network_closes_over_may_change():
     np.testing.assert_allclose(jax.grad(loss)(2.0), expected, rtol=1e-3)  # of the step's square
 
 
-def test_forty_blocks_learn():
-    network, params = vectors(normalized, 40)
-    bare = jax.tree.map(lambda value: 3 * value, params)
-    without, _ = vectors(feed, 40)
-    assert float(jnp.abs(without(bare, X)).max()) > 1e8
-    net = norm_free(network, bare, X, depth=40)
-
-    def loss(new):
-        return ((net.apply(new, X) - 1) ** 2).mean()
-
-    step = jax.jit(lambda new: jax.tree.map(lambda v, g: v - 3e-3 * g, new, jax.grad(loss)(new)))
-    new, start = net.params, float(loss(net.params))
-    for _ in range(20):
-        new = step(new)
-    assert float(loss(new)) < start / 2
-
-
 def test_norms_that_are_meant_stay():
     def length_one(x):
         return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
