@@ -15,8 +15,8 @@ from nf_resnets.roles.running import Path
 from nf_resnets.roles.views import View
 
 Measure = Callable[..., tuple[jax.Array, jax.Array]]
-"""``measure(equation, args, place)`` gives the result of a step with the leaf set, and the number, or
-vector, that sets it."""
+"""``measure(equation, args, place)`` gives the result of a step with the leaf set, and the number,
+or vector, that sets it."""
 
 
 class Place(NamedTuple):

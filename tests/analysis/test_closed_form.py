@@ -1,6 +1,5 @@
 """The recursions against what is written in closed form, and against simulations of their own."""
 
-
 import flax.linen as nn
 import jax
 import numpy as np

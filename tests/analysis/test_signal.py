@@ -154,9 +154,7 @@ def test_var_is_constant_exactly_where_every_branch_is_zero(name, family):
     assert (signal.branch.second == 0).all() and (signal.share == 0).all()
     assert (signal.sum.second == signal.input.second[:, :1]).all()
     # Another scheme's is not.
-    assert not (
-        draws("alpha_rsqrt_depth", family).sum.second == signal.input.second[:, :1]
-    ).any()
+    assert not (draws("alpha_rsqrt_depth", family).sum.second == signal.input.second[:, :1]).any()
 
 
 def test_the_input_of_rescalenet_contributes_half_of_the_last_block():
