@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from nf_resnets.init.standard import default_init
 from nf_resnets.init.tree import (
     all_zero,
     cast_like,
+    check_positive,
     draw,
     is_concrete,
     refuse_norms,
@@ -108,8 +108,7 @@ def fixup(
                  "the paper's figure 4 and section 3, rule 3")  # fmt: skip
     warn_missing(role_map, SCHEME.title, Role.MULTIPLIER, "Fixup trains without them, but wants "
                  "another learning rate schedule: the paper's section 3")  # fmt: skip
-    if not 0 < scale < math.inf:
-        raise ValueError(f"scale={scale!r} found; expected a finite number above 0.")
+    check_positive(scale=scale)
     if key is not None:
         params = default_init(params, key, mode="fan_out", rules=role_map)
         if published:

@@ -13,7 +13,7 @@ from jax import lax
 from nf_resnets import roles
 from nf_resnets.init.measured import Place, measured_pass
 from nf_resnets.init.standard import orthogonal, standard
-from nf_resnets.init.tree import is_concrete, scaled
+from nf_resnets.init.tree import check_positive, is_concrete, scaled
 from nf_resnets.roles import LAYER_ROLES, Leaf, RoleMap, Rules
 from nf_resnets.roles.running import evaluate
 from nf_resnets.schemes import Anatomy, Scheme
@@ -63,6 +63,7 @@ def lsuv(
       >>> round(float(network(params, images).std()), 4)
       1.0
     """
+    check_positive(tolerance=tolerance)
     role_map = roles.assign(params, rules)
     layers = (leaf for leaf in role_map.leaves if leaf.role in LAYER_ROLES[1:] and leaf.weight)
     weights = {leaf.path for leaf in layers}

@@ -93,8 +93,7 @@ def rescalenet(
     warn_missing(role_map, scheme.title, Role.MULTIPLIER, "they make up for the weights that "
                  "weight decay shrinks: the author feedback")  # fmt: skip
     k = np.arange(1, int(depth) + 1) - published
-    fractions = int(depth) / (k + int(depth))
-    kept = 1 - np.broadcast_to(np.asarray(dropout, np.float64), k.shape)
+    fractions, kept = int(depth) / (k + int(depth)), 1 - _rates(dropout, int(depth))
     deviation = partial(_deviation, fractions=fractions, kept=kept, published=published)
 
     def sample(leaf_key: jax.Array, leaf: Leaf, dtype: Any) -> jax.Array:
@@ -158,6 +157,17 @@ def _deviation(leaf: Leaf, fractions: np.ndarray, kept: np.ndarray, *, published
     return stds.reshape(leaf.shape[: leaf.stacked] + (1,) * len(leaf.own_shape))
 
 
+def _rates(dropout: float | Sequence[float], depth: int) -> np.ndarray:
+    """The rate of each branch, ``[L]``."""
+    rates = np.asarray(dropout, np.float64)
+    if rates.shape not in ((), (depth,)) or not np.all((rates >= 0) & (rates < 1)):
+        raise ValueError(
+            f"dropout={dropout} found; expected one rate in [0, 1), or {depth} of them, one for "
+            "each residual branch."
+        )
+    return np.broadcast_to(rates, (depth,))
+
+
 def rescale_biases(
     params: Any,
     *,
@@ -199,6 +209,7 @@ def rescale_biases(
     paths = {leaf.path for leaf in role_map.leaves if leaf.role is Role.CHANNEL_BIAS}
     if not paths:
         raise ValueError("no channel bias found in params; expected one, as of 'rescalenet'.")
+
     biases = measured_pass(network, params, inputs, paths, _centered)(params, inputs)
     return role_map.map(
         lambda leaf, value: cast_like(value, biases[leaf.path]) if leaf.path in paths else value,

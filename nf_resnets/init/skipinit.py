@@ -11,7 +11,7 @@ import jax
 
 from nf_resnets import roles
 from nf_resnets.init.standard import default_init
-from nf_resnets.init.tree import cast_like, refuse_norms, takes_network
+from nf_resnets.init.tree import cast_like, is_concrete, refuse_norms, takes_network
 from nf_resnets.roles import Leaf, Role, RoleMap, Rules
 from nf_resnets.schemes import Anatomy, Scheme
 
@@ -40,7 +40,8 @@ def skipinit(
       rules: the roles of the leaves.
 
     Raises:
-      ValueError: if the tree has not one alpha for each branch, or a norm is in a branch.
+      ValueError: if the tree has not one alpha for each branch, ``alpha`` is not finite, or a norm
+        is in a branch.
 
     Source: De, Smith, *Batch Normalization Biases Residual Blocks Towards the Identity Function in
     Deep Networks*, NeurIPS 2020; Bachlechner, Majumder, Mao, Cottrell, McAuley, *ReZero is All You
@@ -70,6 +71,8 @@ def with_alphas(params: Any, role_map: RoleMap, alpha: float | jax.Array) -> Any
             f"{count} alphas found in params for {depth} residual branches; expected one for each "
             "(rules.alpha names them)."
         )
+    if is_concrete(alpha) and not math.isfinite(alpha):
+        raise ValueError(f"alpha={float(alpha)} found; expected a finite number.")
 
     def fill(leaf: Leaf, value: Any) -> Any:
         return cast_like(value, alpha) if leaf.role is Role.ALPHA else value

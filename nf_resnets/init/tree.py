@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -234,3 +235,10 @@ def draw(
 @jax.jit
 def _folded(key: jax.Array, words: jax.Array) -> jax.Array:
     return jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])
+
+
+def check_positive(**numbers: Any) -> None:
+    """Refuses numbers that are not finite and above 0."""
+    for name, value in numbers.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r} found; expected a finite number above 0.")

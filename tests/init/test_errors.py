@@ -97,6 +97,7 @@ ERRORS = {
         ),
         "1 alphas found in params for 2 residual branches",
     ),
+    "alpha is NaN": (lambda: _skipinit(float("nan")), "alpha=nan"),
     "mode": (lambda: init.he(TREE, KEY, mode="fan_avg", rules=RULES), "mode='fan_avg'"),
     "scheme misspelt": (lambda: schemes.get("fixupp"), "scheme='fixupp' .*did you mean 'fixup'"),
     "scheme's name is taken": (

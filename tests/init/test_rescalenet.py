@@ -174,8 +174,9 @@ def test_dropout_by_the_branch():
     result = init.rescalenet(tree, 2, dropout=(0.0, 0.75), rules=rules)
     np.testing.assert_array_equal(result["b_0"]["c_1"], plain["b_0"]["c_1"])
     np.testing.assert_allclose(result["b_1"]["c_1"], plain["b_1"]["c_1"] / 2, rtol=1e-14)
-    with pytest.raises(ValueError, match="broadcast"):
-        init.rescalenet(tree, 2, dropout=(0.1, 0.1, 0.1), rules=rules)
+    for wrong in (1.0, -0.1, (0.1,), (0.1, 0.1, 0.1), float("nan")):
+        with pytest.raises(ValueError, match=r"dropout=.* found; expected one rate in \[0, 1\)"):
+            init.rescalenet(tree, 2, dropout=wrong, rules=rules)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 16, 1000])
