@@ -23,7 +23,6 @@ OPTIONS = {
     "fixup_fig3_depth-cifar-lsuv": "model=wrn-10-1 scheme=fixup,lsuv",
     "fixup_fig3_depth-cifar-rescalenet": "scheme=rescalenet model=wrn-10-1,wrn-34-1 seed=0:2",
     "fixup_fig4_ablation-cifar-56": "model=cifar-resnet-56 seed=0",
-    "fixup_fig4_ablation-paper": "scheme=fixup,no_bias,tenfold,no_branches",
     "fixup_table1_resnet110-laptop-20":
         "model=cifar-resnet-20 scheme=batchnorm,fixup peak_lr=0.1 seed=0",
     "fixup_table1_resnet110-laptop-56":
