@@ -32,7 +32,7 @@ OPTIONS = {
     "fixup_table2_imagenet-laptop-tests":
         "evaluate_every=1 model=resnet-26 epochs=8 scheme=batchnorm,fixup mixup=0,0.7",
     "fixup_table3_translation-laptop-layers-6": "model=transformer-6",
-    "fixup_table4_regularized-few": "seed=0 scalar_factor=0.1 mixup=0",
+    "fixup_table4_regularized-few": "seed=0 scalar_factor=0.1",
     "fixup_table4_regularized-laptop-20-epochs": "epochs=20 seed=0:4",
     "rescale_imagenet-laptop-uncalibrated":
         "model=resnet-50 scheme=rescalenet_dropout,rescalenet_at_0 seed=0:5",
