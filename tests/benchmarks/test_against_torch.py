@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
-from benchmarks import against_torch, cases, torch_networks
+from benchmarks import against_torch, cases, fresh, torch_networks
 from benchmarks.cases import Case
 
 
@@ -54,3 +54,15 @@ def test_another_update_is_noticed(monkeypatch, broken):
     }
     with pytest.raises(RuntimeError, match="expected the same"):
         against_torch.check_losses(case, functions)
+
+
+@pytest.mark.slow
+def test_the_steps_are_timed_in_processes_of_their_own():
+    case = Case("cifar-resnet-14", 4, 8)
+    (row,) = against_torch.step_times(case, rounds=2, compiled=False)
+    assert len(row.numbers["ours_ms"]) == len(row.numbers["eager_ms"]) == 2
+    with (
+        fresh.kept("benchmarks.against_torch:begin", "ours", {"network": "wrn-7-1"}, 1) as call,
+        pytest.raises(RuntimeError, match="ended with 1"),
+    ):
+        call()
