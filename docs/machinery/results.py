@@ -21,6 +21,8 @@ SCALES = (
 
 OPTIONS = {
     "fixup_fig3_depth-cifar-lsuv": "model=wrn-10-1 scheme=fixup,lsuv",
+    "fixup_fig3_depth-cifar-nesterov":
+        "scheme=fixup,batchnorm model=wrn-10-1,wrn-34-1 seed=0 scalar_factor=1 nesterov=true",
     "fixup_fig3_depth-cifar-rescalenet": "scheme=rescalenet model=wrn-10-1,wrn-34-1 seed=0:2",
     "fixup_fig4_ablation-cifar-56": "model=cifar-resnet-56 seed=0",
     "fixup_table1_resnet110-laptop-20":
