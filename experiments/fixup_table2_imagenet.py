@@ -32,6 +32,11 @@ this batch: after 130 steps Fixup fell back to chance, 92.5% test error, while B
 Xavier 9.2% and Fixup with mixup 11.1%. Before that 0.1 for 10 epochs, with drops after 0.3, 0.6 and
 0.9 of the run: Fixup 73.6% and, with mixup, 89.7%, BatchNorm 25.0%, Xavier 11.7%. Rate, epochs and
 drops were chosen so that Fixup learns, and for no other row.
+
+Criterion of `laptop` at the rate that is published for this batch, 0.025, one seed, fixed before
+its runs: Fixup is *fast and stable with the default hyperparameters* if, with and without mixup, it
+neither diverges nor ends above 50% test error; it *improves on standard initialization* if without
+mixup its error is at least 1 point below Xavier's.
 """
 
 from __future__ import annotations
