@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +37,20 @@ PAPER_RATES = tuple(2.0**power for power in range(0, -7, -1))
 
 
 def rate_of(row: Row) -> float:
-    """The learning rate of a row."""
-    return float(row["peak_lr"]) if "peak_lr" in row else 2.0 ** int(row["log2_rate"])
+    """The learning rate of a row, which earlier versions called otherwise."""
+    rate = row.get("peak_lr") or row.get("learning_rate")
+    return float(rate) if rate else 2.0 ** int(row["log2_rate"])
 
 
-def best_rate(
-    rows: Sequence[Row],
-    rate: Callable[[Row], float] = rate_of,
-    metric: str = "test_accuracy",
-) -> Optimum:
+def best_rate(rows: Sequence[Row], metric: str = "test_accuracy") -> Optimum:
     """The rate of the best mean test accuracy, or another metric, over the seeds of one cell."""
-    return optimum((run_of(row, metric, rate) for row in rows), metric=metric)
+    return optimum((run_of(row, metric) for row in rows), metric=metric)
 
 
-def run_of(row: Row, metric: str, rate: Callable[[Row], float] = rate_of) -> Row:
+def run_of(row: Row, metric: str) -> Row:
     """A row as :mod:`nf_resnets.sweep.select` reads it."""
     value = float(row[metric]) if row["status"] == "finished" else None
-    return {"peak_lr": rate(row), "seed": row["seed"], "state": row["status"], metric: value}
+    return {"peak_lr": rate_of(row), "seed": row["seed"], "state": row["status"], metric: value}
 
 
 def beyond(
@@ -98,11 +95,11 @@ def _cells(points: Sequence[Point]) -> dict[str, list[int]]:
     return cells
 
 
-def rows_at_best(rows: Sequence[Row], rate: Callable[[Row], float] = rate_of) -> list[Row]:
+def rows_at_best(rows: Sequence[Row]) -> list[Row]:
     """The rows of the best rate; of the lowest, where all diverged."""
-    best = best_rate(rows, rate).best
-    chosen = min(map(rate, rows)) if best is None else best
-    return [row for row in rows if rate(row) == chosen]
+    best = best_rate(rows).best
+    chosen = min(map(rate_of, rows)) if best is None else best
+    return [row for row in rows if rate_of(row) == chosen]
 
 
 def cell(rows: Sequence[Row]) -> str:

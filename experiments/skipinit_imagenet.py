@@ -36,7 +36,7 @@ from . import imagenet
 from .experiment import Results, Row
 from .grid import Point, grid
 from .main import run
-from .rates import best_rate, beyond, rows_at_best
+from .rates import best_rate, beyond, rate_of, rows_at_best
 from .table import accuracy_cell, edge_mark, grouped, published_cell, rate_table
 
 PUBLISHED = {
@@ -84,28 +84,21 @@ SCALES = {
 
 
 def columns(row: Row) -> Row:
-    """The rate at batch 256, and the columns of a streamed run."""
-    batch, rate = row["batch_size"], row["peak_lr"]
-    named = {"batch": batch, "rate": rate * 256 / batch, "learning_rate": rate}
+    """The batch and the rate as earlier rows have them, and the columns of a streamed run."""
+    named = {"batch": row["batch_size"], "learning_rate": row["peak_lr"]}
     return {**named, **imagenet.columns(row)}
-
-
-def rate_of(row: Row) -> float:
-    """The rate of a row, at batch 256."""
-    return float(row["rate"])
 
 
 def table(results: Results) -> str:
     """For each scheme and batch size the accuracy at the best rate, and what was published."""
     cells = [["scheme", "batch", "test accuracy", "best rate", "diverged rates", "published"]]
     for (title, batch), rows in grouped(results.rows, "title", "batch").items():
-        chosen, tried = rows_at_best(rows, rate_of), set(map(rate_of, rows))
-        best = best_rate(rows, rate_of)
-        rate = f"{float(chosen[0]['learning_rate']):g}" + edge_mark(rate_of(chosen[0]), tried)
-        rate += PASSED if best.passed_over else ""
-        gone = {row["rate"] for row in rows if row["status"] == "diverged"}
+        chosen, tried, best = rows_at_best(rows), set(map(rate_of, rows)), best_rate(rows)
+        rate = rate_of(chosen[0])
+        text = f"{rate:g}{edge_mark(rate, tried)}" + (PASSED if best.passed_over else "")
+        gone = {rate_of(row) for row in rows if row["status"] == "diverged"}
         published = published_cell(PUBLISHED.get(title, {}).get(int(batch)))
-        words = ("-" if best.best is None else rate, f"{len(gone)} of {len(tried)}", published)
+        words = ("-" if best.best is None else text, f"{len(gone)} of {len(tried)}", published)
         cells.append([title, batch, accuracy_cell(chosen), *words])
     return rate_table(cells)
 
@@ -114,7 +107,7 @@ def figure(results: Results, path: Path) -> None:
     """Draws the training accuracy of every scheme at its best rate, a panel for each batch size."""
     panels: dict[str, list[Row]] = {}
     for (batch, _), rows in grouped(results.rows, "batch", "title").items():
-        panels.setdefault(f"batch {batch}", []).extend(rows_at_best(rows, rate_of))
+        panels.setdefault(f"batch {batch}", []).extend(rows_at_best(rows))
     imagenet.panels_figure(results, panels, path)
 
 
