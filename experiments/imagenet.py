@@ -51,23 +51,18 @@ SMALL = IMAGENET | {
 def task(
     options: Callable[[Point], Mapping[str, Any]], points: Sequence[Point], command: Command
 ) -> HostTask:
-    """The runs of points on streamed images.
-
-    Args:
-      options: ``options(point)`` are further ones of the point's network.
-      points: of one data set.
-      command: says how the images are read.
-    """
+    """The runs of points on the images of one data set."""
     encoded = open_images(points[0], command.data_dir)
-    threads = command.reading_threads or max(4, os.cpu_count() or 1)
-    return HostTask(encoded, functools.partial(setup, options, threads))
+    return HostTask(encoded, functools.partial(setup, options))
 
 
 def setup(
-    options: Callable[[Point], Mapping[str, Any]], threads: int, point: Point,
-    encoded: imagenet.EncodedDataset,
-) -> Setup:  # fmt: skip
-    """Network, optimizer and steps of a point."""
+    options: Callable[[Point], Mapping[str, Any]], point: Point, encoded: imagenet.EncodedDataset
+) -> Setup:
+    """Network, optimizer and steps of a point; ``options(point)`` are further ones of the network.
+
+    As many images are decoded at a time as there are cores, and at least 4.
+    """
     batch = point["batch_size"]
     per_epoch = data.steps_per_epoch(encoded.splits["train"].num_examples, batch)
     num_steps = point["steps"] or round(point["epochs"] * per_epoch)
@@ -99,6 +94,7 @@ def setup(
         micro_batches=-(-batch // (point["micro_batch"] or batch)),
         draw="own",
     )
+    threads = max(4, os.cpu_count() or 1)
     source = training.Streamed(encoded, crop, point["short_side"], threads)
     return Setup(training.streamed_program, model, source, optimizer, how, per_epoch)
 

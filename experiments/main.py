@@ -62,8 +62,6 @@ class Command:
     shard: tuple[int, int] = (0, 1)
     """Which of how many parts of the runs this command makes: I N takes every N-th wave of runs,
     from the I-th on, counted from 0."""
-    reading_threads: int = 0
-    """Images of a run on ImageNet decoded at a time; 0 for as many as cores, at least 4."""
     logs: Logs = Logs()
     execution: Execution = Execution()
     processes: Processes = Processes()

@@ -97,7 +97,7 @@ def schedule_of(name, per_epoch, monkeypatch):
         split = SimpleNamespace(num_examples=point["batch_size"] * per_epoch)
         encoded = SimpleNamespace(splits={"train": split, "validation": split}, num_classes=10)
         scheme = {"scheme": point["scheme"] if name != "rescale_imagenet" else "rescalenet"}
-        setup = imagenet.setup(lambda _: {}, None, point | scheme, encoded)
+        setup = imagenet.setup(lambda _: {}, point | scheme, encoded)
         setup.optimizer({"learning_rate": point["peak_lr"]})
         return rates["at"]
     monkeypatch.setattr(image_task, "make_model", lambda *_: SimpleNamespace(num_branches=0))
