@@ -35,9 +35,10 @@ runs have the rate 5e-4 at every size; the small networks here learn at a higher
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,22 +137,18 @@ def setup(point: Point, sentences: translation.Sentences) -> Setup:
 
 
 def bleu_of(
-    task: HostTask, program: Any, plan: Any, state: Any
-) -> Callable[[translation.Pairs, int], translation.Bleu]:
-    """``bleu(pairs, count)`` of a run on the first pairs of a split, 0 for all."""
-    params, point = jax.device_put(state.params), plan.settings
-    search = {name: point[name] for name in ("beam", "alpha", "offset")}
-
-    def bleu(pairs: translation.Pairs, count: int) -> translation.Bleu:
-        return task.given.bleu(program.model, params, pairs, count or None, **search)  # type: ignore[no-any-return]
-
-    return bleu
+    task: HostTask, program: Any, plan: Any, state: Any, pairs: translation.Pairs, count: int
+) -> Any:
+    """BLEU of a run on the first pairs of a split, 0 for all."""
+    params = jax.device_put(state.params)
+    search = {name: plan.settings[name] for name in ("beam", "alpha", "offset")}
+    return task.given.bleu(program.model, params, pairs, count or None, **search)
 
 
 def probe(task: HostTask, program: Any, plan: Any, state: Any, step: int) -> dict[str, Any]:
     """BLEU on validation pairs; before the first step also that of the test and of a copy."""
     point, pairs = plan.settings, task.given.pairs
-    bleu = bleu_of(task, program, plan, state)
+    bleu = functools.partial(bleu_of, task, program, plan, state)
     measures = {"bleu": bleu(pairs.validation, point["look_pairs"]).score}
     if step == 0:
         untrained = bleu(pairs.test, point["test_pairs"])
@@ -163,9 +160,8 @@ def probe(task: HostTask, program: Any, plan: Any, state: Any, step: int) -> dic
 
 def finish(task: HostTask, program: Any, plan: Any, state: Any) -> dict[str, float]:
     """BLEU and likelihood of the test pairs."""
-    score, _ = bleu_of(task, program, plan, state)(
-        task.given.pairs.test, plan.settings["test_pairs"]
-    )
+    test, count = task.given.pairs.test, plan.settings["test_pairs"]
+    score = bleu_of(task, program, plan, state, test, count).score
     likelihood = translation.mean_likelihood(
         program.model, jax.device_put(state.params), task.given.test
     )

@@ -149,12 +149,8 @@ def measure(point: Point, data_dir: str | None) -> list[Row]:
     model, start, train = start_of(dataset, *sizes)
     params = start(jax.random.key(point["seed"]))
     if point["images"]:
-        images = train[: point["images"]]
-
-        def network(params: Any, images: jax.Array) -> jax.Array:
-            return model.apply({"params": params}, images)
-
-        params = init.rescale_biases(params, network=network, inputs=(images,))
+        inputs = (train[: point["images"]],)
+        params = init.rescale_biases(params, network=forward(model), inputs=inputs)
     named = {"part": "start", "images": point["images"], "rate": "", "seed": point["seed"]}
     return [{**named, **make_look(model, dataset, point["size"])(params)}]
 

@@ -50,8 +50,8 @@ from .grid import Point, grid
 from .main import run
 from .table import accuracy_cell, grouped, published_cell, spread_cell, text_table
 
-NETWORKS = {"resnet-50": "ResNet-50", "resnet-101": "ResNet-101", "vgg-19": "VGG-19"}
-PUBLISHED = {"resnet-50": 76.57, "resnet-101": 77.55}
+NETWORKS = ("resnet-50", "resnet-101", "vgg-19")
+PUBLISHED = {"ResNet-50": 76.57, "ResNet-101": 77.55}
 """RescaleNet's top-1 test accuracies on ImageNet (%)."""
 DROPOUT = {"conv_dropout": 0.03, "dropout": 0.3}
 RESCALENET = schemes.get("rescalenet")
@@ -150,12 +150,6 @@ def options(point: Point) -> dict[str, Any]:
     return {**layers, "dropout": rate}
 
 
-def published(row: Row) -> float | None:
-    """What the paper has for a row, if anything is at hand."""
-    model = row["network"].replace("net", "net-").replace("vgg", "vgg-")
-    return PUBLISHED.get(model) if row["title"] == "RescaleNet" else None
-
-
 def columns(row: Row) -> Row:
     """The network, and the columns of a streamed run."""
     return {"network": row["model"].replace("-", ""), **imagenet.columns(row)}
@@ -174,9 +168,10 @@ def table(results: Results) -> str:
     """Test accuracies: mean and spread over the seeds, and what was published on ImageNet."""
     cells = [["network", "method", "train accuracy", "test accuracy", "published"]]
     for (network, title), rows in grouped(results.rows, "network", "title").items():
-        known = published_cell(published(rows[0]), 2)
+        name = name_of(network)
+        published = published_cell(PUBLISHED.get(name) if title == "RescaleNet" else None, 2)
         train = accuracy_cell(rows, "train_accuracy")
-        cells.append([name_of(network), title, train, spread_cell(rows), known])
+        cells.append([name, title, train, spread_cell(rows), published])
     return text_table(cells)
 
 

@@ -32,15 +32,13 @@ def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
 def digits_batch(batch_size: int) -> tuple[jax.Array, jax.Array]:
     """The first images of the 8x8 digits, normalized, and their labels."""
     dataset = data.load("digits")
-    images = dataset.train.images[:batch_size].astype(np.float32)
-    images = (images - np.float32(dataset.mean)) / np.float32(dataset.std)
-    return jnp.asarray(images), jnp.asarray(dataset.train.labels[:batch_size])
+    images = normalized(dataset, dataset.train.images[:batch_size], 8)
+    return images, jnp.asarray(dataset.train.labels[:batch_size])
 
 
 def normalized(dataset: data.Dataset, images: np.ndarray, side: int) -> jax.Array:
     """Images, normalized and resized where that changes them: ``[B, side, side, C]``."""
-    mean, std = jnp.asarray(dataset.mean), jnp.asarray(dataset.std)
-    normal = data.normalize(jnp.asarray(images), mean, std)
+    normal = data.normalize(images, dataset.mean, dataset.std)
     shape = (len(images), side, side, images.shape[-1])
     return normal if normal.shape == shape else jax.image.resize(normal, shape, "linear")
 
