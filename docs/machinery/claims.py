@@ -27,6 +27,7 @@ import shlex
 import statistics
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class Claim:
     what: str = ""  # was measured, where the names of the numbers do not say it
     ours: dict[str, str] = dataclasses.field(default_factory=dict)  # terms, by name
     holds: str = ""  # the verdict's condition in Python of these names; x_sd: the spread of x
-    tests: tuple[str, ...] = ()  # file::function, which carry what is exact
+    tests: Sequence[str] = ()  # file::function, which carry what is exact
     note: str = ""
 
     @property
@@ -96,7 +97,6 @@ def load(file: Path = LIST) -> dict[str, list[Claim]]:
             if "ours" in fields and "experiment" in fields:
                 folder, *smaller = content["folders"][fields["experiment"]]
                 fields = {"folder": folder, "smaller": tuple(smaller)} | fields
-            fields["tests"] = tuple(fields.get("tests", ()))
             claim = Claim(**fields)
             if not claim.network:
                 networks = dict.fromkeys(content["networks"][each] for each in claim.folders)

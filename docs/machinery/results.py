@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,6 @@ SCALES = (
 
 OPTIONS = {
     "fixup_fig3_depth-cifar-lsuv": "model=wrn-10-1 scheme=fixup,lsuv",
-    "fixup_fig3_depth-cifar-nesterov":
-        "scheme=fixup,batchnorm model=wrn-10-1,wrn-34-1 seed=0 scalar_factor=1 nesterov=true",
-    "fixup_fig3_depth-cifar-rescalenet": "scheme=rescalenet model=wrn-10-1,wrn-34-1 seed=0:2",
     "fixup_fig4_ablation-cifar-56": "model=cifar-resnet-56 seed=0",
     "fixup_table1_resnet110-laptop-20":
         "model=cifar-resnet-20 scheme=batchnorm,fixup peak_lr=0.1 seed=0",
@@ -34,13 +32,11 @@ OPTIONS = {
     "fixup_table2_imagenet-laptop-tests":
         "evaluate_every=1 model=resnet-26 epochs=8 scheme=batchnorm,fixup mixup=0,0.7",
     "fixup_table3_translation-laptop-layers-6": "model=transformer-6",
-    "fixup_table4_regularized-few": "seed=0 scalar_factor=0.1",
     "fixup_table4_regularized-laptop-20-epochs": "epochs=20 seed=0:4",
     "rescale_imagenet-laptop-uncalibrated":
         "model=resnet-50 scheme=rescalenet_dropout,rescalenet_at_0 seed=0:5",
     "rescale_imagenet-laptop-uncalibrated-rate-0.4":
         "model=resnet-50 scheme=rescalenet_dropout,rescalenet_at_0 peak_lr=0.1 seed=0:2",
-    "rescale_variance-laptop": "dataset=cifar10",
     "skipinit_imagenet-laptop-fixup-skipinit": "scheme=fixup,skipinit",
     "skipinit_lr_batch-cifar-2":
         "batch_size=2 peak_lr=2^-11:2^-3 scheme=skipinit,fixup,alpha_one",
@@ -49,7 +45,7 @@ OPTIONS = {
     "skipinit_lr_batch-cifar-alpha_one": "scheme=alpha_one",
     "skipinit_lr_batch-cifar-steps": "steps=390 batch_size=32,128,512 seed=0",
 }  # fmt: skip
-"""The ``--grid`` of a folder's command, where it has one."""
+"""The ``--grid`` of the commands of folders whose settings do not say it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,8 +140,9 @@ def _result(folder: Path) -> Result:
         module = f"experiments.{name}"
         command = f"python -m {module}"
         scale = [word for word in rest.split("-") if word in SCALES][-1]
-        if folder.name in OPTIONS:
-            scale += f" --grid {OPTIONS[folder.name]}"
+        own = shlex.join(settings["grid"]) if "scale" in settings else ""
+        if grid := OPTIONS.get(folder.name, own):
+            scale += f" --grid {grid}"
         command += f" --scale {scale}"
     docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
     paragraphs = re.split(r"\n\s*\n", docstring)
