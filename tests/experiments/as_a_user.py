@@ -7,21 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-
-
-def one_device():
-    """The environment of the tests, but with one device, as on a laptop."""
-    flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
-    return {**os.environ, "XLA_FLAGS": flags.strip()}
-
 
 def make(name, *arguments):
-    """Runs ``python -m experiments.NAME`` and returns what it printed; it has to succeed."""
+    """Runs ``python -m experiments.NAME`` and returns what it printed; it has to succeed.
+
+    It has one device, as on a laptop.
+    """
+    flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
     found = subprocess.run(
         [sys.executable, "-m", f"experiments.{name}", *map(str, arguments)],
-        cwd=ROOT,
-        env=one_device(),
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "XLA_FLAGS": flags.strip()},
         capture_output=True,
         text=True,
         timeout=900,
