@@ -1,7 +1,4 @@
-"""Calls a function in a process of its own: nothing imported, compiled or allocated before it.
-
-python -m benchmarks.fresh benchmarks.startup:first_step '["cifar-resnet-20"]'
-"""
+"""Calls a function in a process of its own: nothing imported, compiled or allocated before it."""
 
 from __future__ import annotations
 

@@ -94,7 +94,6 @@ def ratio(ours: list[float], theirs: list[float]) -> Ratio:
     return Ratio(value, low, high)
 
 
-def spread(values: list[float], scale: float = 1.0) -> str:
+def spread(values: list[float]) -> str:
     """The median, and in brackets the least and the most."""
-    median, low, high = statistics.median(values), min(values), max(values)
-    return f"{scale * median:.4g} ({scale * low:.4g}-{scale * high:.4g})"
+    return f"{statistics.median(values):.4g} ({min(values):.4g}-{max(values):.4g})"

@@ -36,4 +36,4 @@ def test_a_ratio_is_the_median_of_those_of_neighbours():
 
 
 def test_a_spread_has_the_median_the_least_and_the_most():
-    assert spread([0.004, 0.001, 0.002], 1000) == "2 (1-4)"
+    assert spread([4, 1, 2]) == "2 (1-4)"

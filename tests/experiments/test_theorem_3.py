@@ -37,13 +37,18 @@ def network(num_branches, m, scales=None):
     return Network(branches, draw(CLASSES, 1)), draw(1, 2)[0]
 
 
-def network_logits(network, x):
+def network_logits(network, x, relu=jax.nn.relu):
     for branch in network.branches:
         h = x
         for weight in branch:
-            h = jax.nn.relu(weight @ h)
+            h = relu(weight @ h)
         x = x + h
     return network.head @ x
+
+
+def numpy_logits(network, x):
+    """In float64."""
+    return network_logits(network, x, lambda h: np.maximum(h, 0))
 
 
 def update_terms(network, x):
@@ -172,27 +177,18 @@ def test_the_expected_update_is_the_trace_to_within_a_root_of_the_classes(num_br
     assert 1 < expected * CLASSES / np.trace(J) < CLASSES**0.5
 
 
-def numpy_logits(weights, x, relu=lambda h: np.maximum(h, 0)):
-    for branch in weights.branches:
-        h = x
-        for weight in branch:
-            h = relu(weight @ h)
-        x = x + h
-    return weights.head @ x
-
-
 def test_a_relu_is_a_diagonal_matrix_also_after_a_small_step():
     """Appendix B.1's first insight: same logits, same gradient, same logits after the step."""
     drawn, x = network(3, 2)
     at = np.asarray(x, np.float64)
     weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), drawn)
     active: list[np.ndarray] = []
-    logits = numpy_logits(weights, at, lambda h: active.append(np.diag(h > 0)) or active[-1] @ h)
+    logits = network_logits(weights, at, lambda h: active.append(np.diag(h > 0)) or active[-1] @ h)
     np.testing.assert_array_equal(logits, numpy_logits(weights, at))
 
     def fixed(weights):
         diagonals = iter(active)
-        return numpy_logits(weights, at, lambda h: next(diagonals) @ h)
+        return network_logits(weights, at, lambda h: next(diagonals) @ h)
 
     def slopes(logits_of):
         return quick_jit(jax.grad(lambda weights: jnp.sum(logits_of(weights))))(drawn)
