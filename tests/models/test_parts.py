@@ -1,5 +1,7 @@
 """The public parts: Linen and NNX alike, and a block made of them is the library's own."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,8 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nf_resnets import init, schemes
-from nf_resnets.models import Multiplier, ScalarBias, ScaledWSConv, SkipInit
+from nf_resnets import init, roles, schemes
+from nf_resnets.models import FixupNorm, Multiplier, ScalarBias, ScaledWSConv, SkipInit
 from nf_resnets.models import nnx_parts as parts
 from nf_resnets.models.blocks import PostActivationBlock
 
@@ -111,3 +113,45 @@ def test_the_parts_of_nnx_are_read():
 
     # Every branch is silent.
     np.testing.assert_array_equal(network(init.fixup(state, 2, network=network, inputs=(X,)), X), X)
+
+
+class Network(nn.Module):
+    """A user's own, with FixupNorm in the place of its norms."""
+
+    @nn.compact
+    def __call__(self, x):
+        norm = partial(FixupNorm, use_running_average=False, momentum=0.9, dtype=jnp.float32)
+        conv = partial(nn.Conv, 8, (3, 3), use_bias=False)
+        x = nn.relu(norm()(conv()(x)))
+        h = nn.relu(norm()(conv()(x)))
+        x = nn.relu(x + norm(scale_init=nn.initializers.zeros)(conv()(h)))
+        return nn.Dense(10)(x.mean((1, 2)))
+
+
+def test_a_network_of_fixup_norms_starts_as_a_fixup_network():
+    model = Network()
+
+    def network(params, x):
+        return model.apply({"params": params}, x)
+
+    (params,) = model.init(KEY, X).values()
+    assert not params["FixupNorm_2"]["multiplier"]
+    params = init.fixup(params, depth=1, network=network, inputs=(X,))
+    assert params["FixupNorm_2"]["multiplier"] == 1 and not network(params, X).any()
+    role_map = roles.read(network, params, X)
+    assert sum(leaf.role is roles.Role.MULTIPLIER for leaf in role_map.leaves) == 1
+
+
+@pytest.mark.parametrize("norm", [partial(nnx.BatchNorm, use_running_average=False), nnx.LayerNorm])
+def test_fixup_norm_takes_the_place_of_the_norms_of_nnx(norm):
+    options = {"epsilon": 1e-3, "scale_init": nnx.initializers.constant(2.0), "rngs": nnx.Rngs(0)}
+    assert norm(3, **options)(X).shape == X.shape
+    options |= getattr(norm, "keywords", {})
+    np.testing.assert_array_equal(parts.FixupNorm(3, **options)(X), 2 * X)
+
+
+def test_fixup_norm_has_the_dtype_and_the_parts_that_flax_would_have():
+    norm = FixupNorm(dtype=jnp.bfloat16, use_scale=False)
+    y, variables = norm.init_with_output(KEY, X)
+    assert y.dtype == jnp.bfloat16
+    assert list(variables["params"]) == ["bias_scalar"]

@@ -22,6 +22,18 @@ def small(depth, scheme, **options):
     return VGG(depth, scheme, **{"stem_channels": 4, "num_classes": 10, **options})
 
 
+def numpy_adaptive_pool(x, size):
+    """The means over what each of ``size x size`` positions covers."""
+    pooled = np.empty((len(x), size, size, x.shape[3]))
+    for i, j in np.ndindex(size, size):
+        rows, columns = (
+            [p for p in range(n) if p + 1 > at * n / size and p < (at + 1) * n / size]
+            for at, n in zip((i, j), x.shape[1:3], strict=True)
+        )
+        pooled[:, i, j] = x[:, rows][:, :, columns].mean((1, 2))
+    return pooled
+
+
 def numpy_vgg(variables, x, scheme, pool_size):
     """A VGG network whose last map is at least as large as the pool."""
     tree = jax.tree.map(lambda leaf: np.array(leaf, np.float64), variables)
@@ -43,15 +55,7 @@ def numpy_vgg(variables, x, scheme, pool_size):
         x = np.maximum(numpy_norm(x, params, stats, f"norm_{name}", scheme, False), 0)
     dense = [name for name in ("classifier_1", "classifier_2") if name in params] + ["head"]
     x = x + bias(dense[0])
-    size, sides = pool_size, x.shape[1:3]
-    pooled = np.empty((len(x), size, size, x.shape[3]))
-    for i, j in np.ndindex(size, size):
-        rows, columns = (
-            slice(at * n // size, -(-(at + 1) * n // size))
-            for at, n in zip((i, j), sides, strict=True)
-        )
-        pooled[:, i, j] = x[:, rows, columns].mean((1, 2))
-    x = pooled.reshape(len(x), -1)
+    x = numpy_adaptive_pool(x, pool_size).reshape(len(x), -1)
     for index, name in enumerate(dense):
         x = x + bias(name) if index else x
         x = x @ params[name]["kernel"] + params[name].get("bias", 0)
@@ -75,13 +79,9 @@ def test_matches_numpy(scheme, options):
 @pytest.mark.parametrize(("height", "width"), [(14, 7), (9, 13), (1, 2)])
 def test_the_pool_averages_what_each_position_covers(height, width):
     x = images(3, 2, height, width, 5)
-    y = adaptive_average_pool(jnp.asarray(x), 7)
-    for i, j in np.ndindex(7, 7):
-        rows = [r for r in range(height) if r + 1 > i * height / 7 and r < (i + 1) * height / 7]
-        columns = [c for c in range(width) if c + 1 > j * width / 7 and c < (j + 1) * width / 7]
-        expected = np.float64(x)[:, rows][:, :, columns].mean((1, 2))
-        # Sums of at most nine float32 of order 1.
-        np.testing.assert_allclose(y[:, i, j], expected, atol=1e-6)
+    # Sums of at most nine float32 of order 1.
+    expected = numpy_adaptive_pool(np.float64(x), 7)
+    np.testing.assert_allclose(adaptive_average_pool(jnp.asarray(x), 7), expected, atol=1e-6)
 
 
 def test_dropout_is_each_example_s_own():
