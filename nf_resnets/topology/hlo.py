@@ -22,11 +22,13 @@ _FREE = {
     "opt-barrier", "partition-id", "replica-id",
 }  # fmt: skip
 _CALLS = re.compile(r"(?:calls|to_apply|called_computations)=\{?%([\w.\-]+)")
+_HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_LINE = re.compile(r"\s+(ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)")
 _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 
 
 class Instruction(NamedTuple):
-    """A line of a computation."""
+    """A line of a computation; its attributes are all that follows the operation's name."""
 
     name: str
     shape: str
@@ -78,14 +80,22 @@ class _Program:
     def unknown(self, name: str, rounds: int) -> Iterator[Work]:
         """The rounds of each loop of unknown length, as often as a loop around it goes round."""
         for line in self._computations.get(name, {}).values():
-            if line.op != "while":
-                continue
-            body, condition = (_named(line.attributes, what) for what in ("body", "condition"))
-            count = self._trips(condition)
-            if count is None:
-                yield _times(self.of(body) + self.of(condition), rounds)
-            else:
-                yield from self.unknown(body, rounds * count if self._repeat else rounds)
+            if line.op == "while":
+                body, work, trips = self._loop(line)
+                if trips is None:
+                    yield _times(work, rounds)
+                else:
+                    yield from self.unknown(body, rounds * trips)
+
+    def _loop(self, line: Instruction) -> tuple[str, Work, int | None]:
+        """A loop's body, the work of one round, and how often it goes round, if that is known."""
+        condition, body = (_named(line.attributes, what) for what in ("condition", "body"))
+        lines = self._computations[condition].values()
+        test = next(line for line in lines if line.is_root)
+        last = self._computations[condition].get(test.operands[-1])
+        known = test.op == "compare" and "direction=LT" in test.attributes and last
+        found = re.match(r"(\d+)\)", last.attributes) if known and last.op == "constant" else None
+        return body, self.of(body) + self.of(condition), int(found[1]) if found else None
 
     def _computation(self, name: str) -> Work:
         total: Work = Counter()
@@ -98,9 +108,8 @@ class _Program:
         if this.op in _FREE or this.op.endswith(("-done", "-update")):
             return Counter()
         if op == "while":
-            body, condition = (_named(this.attributes, what) for what in ("body", "condition"))
-            count = (self._trips(condition) or 1) if self._repeat else 1
-            return _times(self.of(body) + self.of(condition), count)
+            _, work, trips = self._loop(this)
+            return _times(work, (trips or 1) if self._repeat else 1)
         if op == "custom-call" and '"AllocateBuffer"' in this.attributes:
             return Counter()  # a name for memory
         called = _CALLS.search(this.attributes)
@@ -121,18 +130,6 @@ class _Program:
         inside["bytes"] += sum(size for size, _ in moved)
         inside["main_bytes"] += sum(size for size, slow in moved if slow)
         return inside
-
-    def _trips(self, condition: str) -> int | None:
-        """How often a loop goes round; None if that is not known."""
-        lines = self._computations.get(condition, {})
-        root = next((line for line in lines.values() if line.is_root), None)
-        if root is None or root.op != "compare" or "direction=LT" not in root.attributes:
-            return None
-        last = lines.get(root.operands[1])
-        if last is None or last.op != "constant":
-            return None
-        found = re.match(r"\((\d+)\)", last.attributes)
-        return int(found[1]) if found else None
 
     def _moved(
         self, op: str, this: Instruction, around: Mapping[str, Instruction]
@@ -182,7 +179,7 @@ class _Program:
         for line in lines.values():
             if line.op != "parameter":
                 continue
-            index = int(re.match(r"\((\d+)\)", line.attributes)[1])  # type: ignore[index]
+            index = int(line.attributes.partition(")")[0])
             parts: list[int | None] = []
             for user, origin in _uses(line.name, users):
                 if user.op == "fusion":  # in this one
@@ -299,46 +296,20 @@ def _sides(shape: str) -> list[int]:
 
 def _named(attributes: str, what: str) -> str:
     found = re.search(rf"{what}=%([\w.\-]+)", attributes)
-    return found[1] if found else ""
+    assert found is not None
+    return found[1]
 
 
 def _parse(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
     """The computations by name, and the name of the first one to run."""
     computations: dict[str, dict[str, Instruction]] = {}
-    entry, current = "", None
+    entry = ""
     for line in re.sub(r"/\*.*?\*/", "", text).splitlines():
-        header = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line)
-        if header and " = " not in line.split("(")[0]:
+        if header := _HEADER.match(line):
             current = computations.setdefault(header[2], {})
             entry = header[2] if header[1] else entry
-        elif line.startswith("}"):
-            current = None
-        elif current is not None and (found := _instruction(line)):
-            current[found.name] = found
+        elif found := _LINE.match(line):
+            root, name, shape, op, rest = found.groups()
+            operands = tuple(re.findall(r"%([\w.\-]+)", rest.partition("), ")[0]))
+            current[name] = Instruction(name, shape, op, operands, rest, bool(root))
     return computations, entry
-
-
-def _instruction(line: str) -> Instruction | None:
-    head = re.match(r"\s*(ROOT )?%([\w.\-]+) = ", line)
-    if head is None:
-        return None
-    rest = line[head.end() :]
-    end = _closing(rest) + 1 if rest.startswith("(") else rest.index(" ")
-    shape, rest = rest[:end], rest[end:].lstrip()
-    at = rest.index("(")
-    op, inside = rest[:at], rest[at:]
-    end = _closing(inside) + 1
-    operands = tuple(re.findall(r"%([\w.\-]+)", inside[:end]))
-    # What a constant is and which parameter it is stands in the parentheses.
-    attributes = inside if op in ("constant", "parameter") else inside[end:]
-    return Instruction(head[2], shape, op, operands, attributes, bool(head[1]))
-
-
-def _closing(text: str) -> int:
-    """Where the parenthesis that a text starts with is closed."""
-    depth = 0
-    for match in re.finditer(r"[()]", text):
-        depth += 1 if match[0] == "(" else -1
-        if depth == 0:
-            return match.start()
-    return len(text) - 1
