@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from experiments.untrained import digits_batch, forward
 from nf_resnets import init, models, roles
 from nf_resnets.analysis import bounds, random_head
-from tests.analysis.batch import undrawn
-from tests.models.trees import quick_jit
+from tests.models.trees import quick_jit, shapes
 from tests.trees.network import by_path, replaced
 
 DRAWS, BATCH = 30, 8
@@ -40,6 +40,16 @@ ON_DRAWS = pytest.mark.parametrize(
         for name in ("he", "xavier", "lsuv", "fixup")
     ],
 )
+
+
+def undrawn(model):
+    """Parameters for images of 8x8 digits: multipliers 1, all else 0."""
+    params = dict(shapes(model, image_shape=(8, 8, 1), batch=1)["params"])
+
+    def constant(path, leaf):
+        return np.full(leaf.shape, float(path[-1].key == "multiplier"), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(constant, params)
 
 
 def initialised(kind, name, params, key, images):
@@ -94,17 +104,11 @@ def once(kind, params, images, labels):
     return jax.device_get(jax.tree.map(lambda leaf: leaf[0], compiled(kind)(*stacked)))
 
 
-def largest(logits, batch_axis):
-    """The largest logit of each example, or of each batch."""
-    size = np.abs(logits).max(axis=-1)
-    return size if batch_axis else size.max(axis=-1)
-
-
 @ON_DRAWS
 def test_theorem_1_holds_at_every_block_of_every_draw(kind, name):
     (bound, _, logits), _ = drawn(kind, name)
     assert bound.gradient_norm.shape == (DRAWS, 3, BATCH)
-    size = largest(logits, True)[:, None, :]
+    size = np.abs(logits).max(axis=-1)[:, None, :]
     slack = RELATIVE * bound.gradient_norm * bound.norm + OF_LOGITS * size
     assert (bound.norm > 0).all() and (bound.gradient_norm > 0).all()
     assert (bound.lower_bound <= bound.gradient_norm + slack / bound.norm).all()
@@ -116,9 +120,18 @@ def test_theorem_1_holds_at_every_block_of_every_draw(kind, name):
 def test_theorem_2_holds_for_every_set_of_every_draw(kind, name):
     (_, of_sets, logits), _ = drawn(kind, name)
     assert len(of_sets) == (6 if kind == "wide" else 2)
+    size = np.abs(logits).max(axis=(1, 2))
     for where, bound in of_sets.items():
-        slack = RELATIVE * bound.gradient_norm * bound.norm + OF_LOGITS * largest(logits, False)
+        slack = RELATIVE * bound.gradient_norm * bound.norm + OF_LOGITS * size
         assert (bound.lower_bound <= bound.gradient_norm + slack / bound.norm).all(), where
+
+
+def loss_and_entropy(logits, labels):
+    """By their definitions in float64, independently of the library."""
+    z = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    log_p = z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+    loss = -np.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
+    return loss, -(np.exp(log_p) * log_p).sum(axis=-1)
 
 
 def identity_error(bound, excess, size):
@@ -130,25 +143,20 @@ def identity_error(bound, excess, size):
 @ON_DRAWS
 def test_the_directional_derivative_is_the_loss_less_the_entropy(kind, name):
     (of_blocks, of_sets, logits), labels = drawn(kind, name)
-    # By their definitions in float64, independently of the library.
-    z = logits.astype(np.float64)
-    z = z - z.max(axis=-1, keepdims=True)
-    log_p = z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
-    loss = -np.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
-    entropy = -(np.exp(log_p) * log_p).sum(axis=-1)
+    loss, entropy = loss_and_entropy(logits, labels)
     excess = loss - entropy
-
-    size = largest(logits, True)[:, None, :]
+    sizes = np.abs(logits).max(axis=-1)
+    size, of_batch = sizes[:, None, :], sizes.max(axis=-1)
     assert identity_error(of_blocks, excess[:, None, :], size) < 1
     product = of_blocks._replace(directional=of_blocks.lower_bound * of_blocks.norm)
     assert identity_error(product, excess[:, None, :], size) < 1
     for where, bound in of_sets.items():
-        assert identity_error(bound, excess.mean(axis=-1), largest(logits, False)) < 1, where
+        assert identity_error(bound, excess.mean(axis=-1), of_batch) < 1, where
     # With the sign turned, or the entropy left out, it does not hold.
     assert identity_error(of_blocks, -excess[:, None, :], size) > 1e3
     assert identity_error(of_blocks, loss[:, None, :], size) > 1e3
     for where, bound in of_sets.items():
-        assert identity_error(bound, -excess.mean(axis=-1), largest(logits, False)) > 1e3, where
+        assert identity_error(bound, -excess.mean(axis=-1), of_batch) > 1e3, where
 
 
 @pytest.mark.parametrize("path", ["head/bias", "bias_relu", "stage_2/first/bias_3"])
@@ -162,7 +170,7 @@ def test_a_bias_breaks_the_identity(path):
         both_bounds("wide", params, images, labels)
     # Compiled, the values cannot be looked at; the numbers tell.
     of_blocks, of_sets, logits = once("wide", params, images, labels)
-    size = largest(logits, True).reshape(1, -1)
+    size = np.abs(logits).max(axis=-1).reshape(1, -1)
     assert identity_error(of_blocks, of_blocks.lower_bound * of_blocks.norm, size) > 10
     stem = of_sets["stem/kernel"]
     assert identity_error(stem, stem.lower_bound * stem.norm, size.max()) > 10
@@ -187,12 +195,10 @@ def test_the_excess_loss_is_exact_for_small_and_large_logits(scale):
     rng = np.random.default_rng(0)
     logits = (scale * rng.standard_normal((50, 10))).astype(np.float32)
     labels = rng.integers(0, 10, 50)
-    z = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    log_p = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
-    exact = -log_p[np.arange(50), labels] + (np.exp(log_p) * log_p).sum(axis=1)
+    loss, entropy = loss_and_entropy(logits, labels)
     found = bounds.excess_loss(jnp.asarray(logits), jnp.asarray(labels))
     # A sum of ten float32 products of numbers up to the logits' range, about 6 scale.
-    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=3e-6 * scale)
+    np.testing.assert_allclose(found, loss - entropy, rtol=1e-5, atol=3e-6 * scale)
 
 
 def test_in_the_maximum_norm_theorem_1_is_false():
@@ -226,3 +232,60 @@ def test_equation_4_holds_on_the_average_over_heads(scale):
     assert margin.mean() > 4 * margin.std() / len(margin) ** 0.5
     # Without the expectation it does not hold: some heads happen to fit the labels.
     assert (margin < 0).any() or scale == 1.0
+
+
+def doubled(params, members):
+    leaves, treedef = jax.tree.flatten(params)
+    return treedef.unflatten([leaf * (2 if at in members else 1) for at, leaf in enumerate(leaves)])
+
+
+TRANSITIONS = [
+    (f"stage_{stage}/first/shortcut/kernel", f"stage_{stage}/first/conv_{layer}/kernel")
+    for stage in (2, 3)
+    for layer in (1, 2)
+]
+EXPECTED = {
+    "wide": ["stem/kernel", "head/kernel", *(" + ".join(pair) for pair in TRANSITIONS)],
+    "cifar": ["stem/kernel", "head/kernel"],  # its shortcuts are every second pixel
+}
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_the_sets_are_those_of_figure_2_and_scale_the_logits(kind):
+    params, images = drawn_params(kind), digits_batch(BATCH)[0]
+    logits = quick_jit(lambda params: forward(MODELS[kind])(params, images))
+    sets = bounds.homogeneous_sets(roles.assign(params))
+    assert list(sets) == EXPECTED[kind]
+    before = np.asarray(logits(params))
+    assert np.abs(before).max() > 0.1
+    for members in sets.values():
+        # A factor of 2 changes exponents only, so that nothing is rounded differently.
+        np.testing.assert_array_equal(logits(doubled(params, members)), 2 * before)
+
+
+def test_the_papers_examples_and_their_composition_are_homogeneous_functions():
+    """Definition 1, proposition 1; a bias, a sigmoid and a normalization are not."""
+    kernel = jnp.linspace(-1, 1, 18).reshape(3, 3, 1, 2)
+
+    def convolution(at):
+        return jax.lax.conv_general_dilated(
+            at, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    def dropout(at):
+        drop = nn.Dropout(0.5, deterministic=False)
+        return drop.apply({}, at, rngs={"dropout": jax.random.key(0)})
+
+    homogeneous = [
+        convolution, dropout, nn.relu,
+        lambda at: nn.max_pool(at, (2, 2), (2, 2)),
+        lambda at: nn.avg_pool(at, (2, 2), (2, 2)),
+        lambda at: jnp.concatenate([at, convolution(at)], axis=-1),
+        lambda at: nn.max_pool(nn.relu(convolution(at) + at), (2, 2)),
+    ]  # fmt: skip
+    normalized = functools.partial(nn.standardize, axis=(1, 2, 3))
+    others = [lambda at: convolution(at) + 1, nn.sigmoid, normalized]
+    images = jax.random.normal(jax.random.key(0), (3, 8, 8, 1))
+    for function in homogeneous + others:
+        once, twice = (quick_jit(function)(at) for at in (images, 2 * images))
+        assert np.array_equal(twice, 2 * once) == (function in homogeneous)
