@@ -17,6 +17,7 @@ import optax
 
 from nf_resnets import roles
 from nf_resnets.analysis.observe import Network, slopes
+from nf_resnets.analysis.signal import quotient
 from nf_resnets.init.tree import all_zero, float_leaves, is_concrete
 from nf_resnets.roles import Role, RoleMap, Rules
 from nf_resnets.roles.assignment import is_bias
@@ -30,7 +31,7 @@ class Bound(NamedTuple):
 
     Attributes:
       gradient_norm: ``||dl/du||``.
-      lower_bound: ``(l - H) / ||u||``; 0 where ``u`` is 0.
+      lower_bound: ``(l - H) / ||u||``; 0 where ``u``, and with it the logits and ``l - H``, is 0.
       directional: ``<dl/du, u>``.
       norm: ``||u||``.
     """
@@ -102,7 +103,7 @@ def block_bounds(
         x, slope = (of.reshape(len(labels), -1).astype(jnp.float32) for of in (x, slope))
         norm = jnp.linalg.norm(x, axis=1)
         return Bound(
-            jnp.linalg.norm(slope, axis=1), _quotient(excess, norm), (slope * x).sum(axis=1), norm
+            jnp.linalg.norm(slope, axis=1), quotient(excess, norm), (slope * x).sum(axis=1), norm
         )
 
     pairs = zip(activations, gradients, strict=True)
@@ -157,7 +158,7 @@ def parameter_bounds(
         norm = optax.tree.norm(theta)
         bounds[name] = Bound(
             gradient_norm=optax.tree.norm(slope),
-            lower_bound=_quotient(excess, norm),
+            lower_bound=quotient(excess, norm),
             directional=optax.tree.vdot(slope, theta),
             norm=norm,
         )
@@ -199,8 +200,3 @@ def refuse_inhomogeneous(params: Any, role_map: RoleMap) -> None:
                 f"leaf {leaf.path!r} is a bias that is not 0; expected all biases to be 0, as at "
                 "initialisation, as Theorems 1 and 2 assume."
             )
-
-
-def _quotient(excess: jax.Array, norm: jax.Array) -> jax.Array:
-    # Where u is 0 the logits are 0, and l - H with them.
-    return jnp.where(norm == 0, 0.0, excess / jnp.where(norm == 0, 1.0, norm))

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from nf_resnets.analysis.observe import Activations, Network, Slopes, observe, slopes
+from nf_resnets.analysis.observe import Activations, Network, observe, slopes
 
 
 class Moments(NamedTuple):
@@ -50,7 +50,7 @@ class Signal(NamedTuple):
     @property
     def share(self) -> jax.Array:
         """The branch's share of the sum, ``Var branch / Var sum``, ``[L]``; 0 where both are 0."""
-        return _quotient(self.branch.second, self.sum.second)
+        return quotient(self.branch.second, self.sum.second)
 
 
 def signal(network: Network, params: Any, *inputs: Any, **answers: Any) -> Signal:
@@ -134,14 +134,10 @@ def gradient_norms(
     def loss(logits: jax.Array) -> jax.Array:
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    return slope_norms(slopes(loss, network, params, *inputs, **answers)[2])
-
-
-def slope_norms(gradients: Sequence[Slopes]) -> jax.Array:
-    """The L2 norm of the gradient at every block's input, float32 ``[L]``."""
+    _, _, gradients = slopes(loss, network, params, *inputs, **answers)
     return jnp.stack([jnp.linalg.norm(g.input.astype(jnp.float32).ravel()) for g in gradients])
 
 
-def _quotient(part: jax.Array, whole: jax.Array) -> jax.Array:
-    # NaN where the whole is NaN.
+def quotient(part: jax.Array, whole: jax.Array) -> jax.Array:
+    """``part / whole``; 0 where the whole is 0, and NaN where it is NaN."""
     return jnp.where(whole == 0, 0.0, part / jnp.where(whole == 0, 1.0, whole))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -18,29 +18,8 @@ RELU_GAIN = (2 / (1 - 1 / math.pi)) ** 0.5
 """``1 / std(relu(z))`` of ``z ~ N(0, 1)``, Brock, De, Smith, ICLR 2021, section 4.1."""
 
 
-class Standardization(NamedTuple):
-    """How convolutions standardise their weights, and where they make up for a ReLU.
-
-    Attributes:
-      relu_gain: what the kernel behind a ReLU is multiplied by.
-      epsilon: what keeps the quotient finite.
-      added: whether it is added to the variance, as in batch normalization, instead of being the
-        least that ``fan_in`` times the variance is taken for.
-      stem: whether the stem's kernel is multiplied too, though no ReLU is before it.
-    """
-
-    relu_gain: float = RELU_GAIN
-    epsilon: float = 1e-4
-    added: bool = False
-    stem: bool = False
-
-
-# The gain of timm, and of DeepMind's code, is that of a sample of random numbers.
-STANDARDIZATIONS: dict[bool | str, Standardization] = {
-    True: Standardization(),
-    "timm": Standardization(relu_gain=1.7139588594436646, epsilon=1e-5, added=True, stem=True),
-}
-"""By what :class:`nf_resnets.schemes.Anatomy` calls them: the paper's, and timm's."""
+TIMM_GAIN = 1.7139588594436646
+"""The same in timm, and in DeepMind's code, of a sample of random numbers."""
 
 
 def he_fan_out(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -76,7 +55,7 @@ class Conv(nn.Module):
       stride: of the output positions.
       use_bias: whether it has a bias vector ``[C_out]``.
       standardized: whether it computes with :func:`standardized_kernel`, times a learnable
-        ``gain [C_out]``: ``True``, or a name of :data:`STANDARDIZATIONS`.
+        ``gain [C_out]``: ``True``, or ``"timm"`` for timm's way.
       after_relu: whether its input is a ReLU's output, for which a standardised kernel makes up.
       dtype: what it computes in; the parameters are float32.
     """
@@ -85,7 +64,7 @@ class Conv(nn.Module):
     size: int = 3
     stride: int = 1
     use_bias: bool = False
-    standardized: bool | str = False
+    standardized: bool | Literal["timm"] = False
     after_relu: bool = True
     dtype: Any = jnp.float32
 
@@ -95,10 +74,10 @@ class Conv(nn.Module):
         shape = (self.size, self.size, x.shape[-1], self.features)
         kernel = self.param("kernel", he_fan_out, shape)
         if self.standardized:
-            how = STANDARDIZATIONS[self.standardized]
-            gain = self.param("gain", nn.initializers.ones, (self.features,))
-            scale = gain * (how.relu_gain if self.after_relu or how.stem else 1.0)
-            kernel = standardized_kernel(kernel, how) * scale.reshape(1, 1, 1, -1)
+            timm = self.standardized == "timm"
+            of_relu = TIMM_GAIN if timm else RELU_GAIN if self.after_relu else 1.0
+            scale = self.param("gain", nn.initializers.ones, (self.features,)) * of_relu
+            kernel = standardized_kernel(kernel, timm=timm) * scale.reshape(1, 1, 1, -1)
         if scalar is not None:
             kernel = scalar * kernel
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
@@ -114,20 +93,19 @@ class Conv(nn.Module):
         return y
 
 
-def standardized_kernel(
-    kernel: jax.Array, how: Standardization = STANDARDIZATIONS[True]
-) -> jax.Array:
+def standardized_kernel(kernel: jax.Array, *, timm: bool = False) -> jax.Array:
     r"""``(W - mean) / (std sqrt(fan_in))`` of each output channel, scaled weight standardisation.
 
     Equation 1 of Brock, De, Smith, *Characterizing signal propagation to close the performance gap
-    in unnormalized ResNets*, ICLR 2021, of a kernel ``[K, K, C_in, C_out]``.
+    in unnormalized ResNets*, ICLR 2021, of a kernel ``[K, K, C_in, C_out]``. The quotient is finite
+    by a least divisor or, in ``timm``, by what is added to the variance.
     """
     fan_in = math.prod(kernel.shape[:3])
     centered = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
     variance = jnp.square(centered).mean(axis=(0, 1, 2), keepdims=True)
-    if how.added:
-        return centered * lax.rsqrt((variance + how.epsilon) * fan_in)
-    return centered * lax.rsqrt(jnp.maximum(variance * fan_in, how.epsilon))
+    if timm:
+        return centered * lax.rsqrt((variance + 1e-5) * fan_in)
+    return centered * lax.rsqrt(jnp.maximum(variance * fan_in, 1e-4))
 
 
 def max_pool(x: jax.Array, size: int, stride: int, padding: int = 0) -> jax.Array:

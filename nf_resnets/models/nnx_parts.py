@@ -14,7 +14,7 @@ from flax import nnx
 
 from nf_resnets.models.conv import conv
 from nf_resnets.models.dtypes import added, scaled
-from nf_resnets.models.layers import STANDARDIZATIONS, he_fan_out, standardized_kernel
+from nf_resnets.models.layers import RELU_GAIN, he_fan_out, standardized_kernel
 
 
 class ScalarBias(nnx.Module):
@@ -116,7 +116,7 @@ class ScaledWSConv(nnx.Module):
         self.gain = nnx.Param(jnp.ones(features))
         self.bias = nnx.Param(jnp.zeros(features)) if use_bias else None
         self.stride, self.dtype = stride, dtype
-        self.relu_gain = STANDARDIZATIONS[True].relu_gain if after_relu else 1.0
+        self.relu_gain = RELU_GAIN if after_relu else 1.0
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """``[B, H, W, C_in]`` to ``[B, ceil(H / stride), ceil(W / stride), C_out]``."""

@@ -101,11 +101,8 @@ class Stage(nn.Module):
         return x
 
 
-def _call(
-    block: Any, x: jax.Array, constants: BranchConstants, keys: jax.Array | None
-) -> jax.Array:
-    # A block of somebody's own need not know of dropout.
-    return block(x, constants) if keys is None else block(x, constants, keys)
+def _call(block: Any, *inputs: Any) -> jax.Array:
+    return block(*inputs)
 
 
 Step = Callable[[jax.Array, Any], tuple[jax.Array, Any]]

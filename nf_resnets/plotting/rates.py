@@ -88,7 +88,7 @@ def _panel(
                       for rate in one["rates"]] for each in ("mean", "std"))  # fmt: skip
         low, high = ([a + s * b for a, b in zip(mean, std, strict=True)] for s in (-1, 1))
         lost = [rate["rate"] for rate in one["rates"] if rate["diverged"]]
-        curves.append(Curve(title, rates, mean, marked=False, low=low, high=high, lost=lost))
+        curves.append(Curve(title, rates, mean, low=low, high=high, lost=lost))
         if one["best"] is not None:
             style = "open" if one["at_edge"] else "best"
             curves.append(Curve(title, [one["best"]], [factor * one["mean"]], style=style))
@@ -138,7 +138,7 @@ def series_title(group: Row, size: str, names: Mapping[str, str] | None) -> str:
     return ", ".join(parts) or "all runs"
 
 
-def rate_range(one: Row, text: Callable[[float], str] = power) -> str:
+def rate_range(one: Row, text: Callable[[float], str] = power, marks: str = "") -> str:
     """The best rate of an optimum with the range of rates as good, if that is wider."""
     best, low, high = (text(one[name]) for name in ("best", "low", "high"))
-    return best if low == high else f"{best} ({low} to {high})"
+    return best + marks + ("" if low == high else f" ({low} to {high})")

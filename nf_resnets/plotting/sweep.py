@@ -12,9 +12,9 @@ from typing import Any
 
 from nf_resnets.places import whole_file
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, mean_curve
-from nf_resnets.plotting.rates import LEGEND, METRICS, rates_figure, series_title
+from nf_resnets.plotting.rates import LEGEND, METRICS, rate_range, rates_figure, series_title
 from nf_resnets.plotting.report import SweepResults, report
-from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw, power
+from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw
 
 Row = Mapping[str, Any]
 
@@ -195,10 +195,7 @@ def table_cells(
         if one["std"] is not None:
             value += f" ± {factor * one['std']:.{digits}f}"
         marks = (EDGE if one["at_edge"] else "") + (PASSED if one["passed_over"] else "")
-        rate = power(one["best"]) + marks
-        if one["low"] != one["high"]:
-            rate += f" ({power(one['low'])} to {power(one['high'])})"
-        lines[where][column : column + 3] = [value, runs, rate]
+        lines[where][column : column + 3] = [value, runs, rate_range(one, marks=marks)]
     return [heads, *lines.values()], mark_notes(
         line[at] for line in lines.values() for at in (4, 7)
     )

@@ -36,7 +36,7 @@ class Block(nn.Module):
     stride: int
 
     @nn.compact
-    def __call__(self, x: jax.Array, constants: BranchConstants) -> jax.Array:
+    def __call__(self, x: jax.Array, constants: BranchConstants, keys: Any = None) -> jax.Array:
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1],) * 2)
         mean = self.variable("batch_stats", "mean", jnp.zeros, x.shape[1:])
         h = jnp.sin(x + self.param("bias", nn.initializers.zeros, (1, x.shape[-1]))) @ kernel
