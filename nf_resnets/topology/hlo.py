@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections import Counter
@@ -21,7 +22,7 @@ _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota",
     "opt-barrier", "partition-id", "replica-id",
 }  # fmt: skip
-_CALLS = re.compile(r"(?:calls|to_apply|called_computations)=\{?%([\w.\-]+)")
+_SLICES = ("slice", "dynamic-slice", "gather")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _LINE = re.compile(r"\s+(ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)")
 _ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
@@ -112,7 +113,6 @@ class _Program:
             return _times(work, (trips or 1) if self._repeat else 1)
         if op == "custom-call" and '"AllocateBuffer"' in this.attributes:
             return Counter()  # a name for memory
-        called = _CALLS.search(this.attributes)
         shapes = [around[name].shape for name in this.operands if name in around]
         if op in COLLECTIVES:
             moved = [array for shape in (*shapes, this.shape) for array in _arrays(shape)]
@@ -122,8 +122,8 @@ class _Program:
             inside: Work = Counter({f"count {op}": 1, f"bytes {op}": given})
         else:
             moved, inside = self._moved(op, this, around), Counter()
-            if op == "fusion" and called:  # of which only the products and collectives count
-                of_fusion = self.of(called[1])
+            if op == "fusion":  # of which only the products and collectives count
+                of_fusion = self.of(_named(this.attributes, "calls"))
                 kept = (name for name in of_fusion if name not in ("bytes", "main_bytes"))
                 inside = Counter({name: of_fusion[name] for name in kept})
             inside["flops"] += _product_flops(this, around)
@@ -137,14 +137,14 @@ class _Program:
         """What an instruction reads and writes: bytes, and whether they are in main memory."""
         inputs = [_arrays(around[name].shape) for name in this.operands if name in around]
         outputs = _arrays(this.shape)
-        if op in ("copy", "slice", "dynamic-slice", "gather"):
+        if op in ("copy", *_SLICES):
             outputs = outputs[:1]  # of a start, which gives its source as well
             # Of what it takes from, it reads as much as it gives.
             return [(size, slow) for size, _ in outputs for _, slow in inputs[0][:1]] + outputs
         if op == "dynamic-update-slice":
             return [*inputs[1], *((size, outputs[0][1]) for size, _ in inputs[1])]
-        if op == "fusion" and (called := _CALLS.search(this.attributes)):
-            return self._fused(called[1], inputs, outputs)
+        if op == "fusion":
+            return self._fused(_named(this.attributes, "calls"), inputs, outputs)
         return [array for arrays in inputs for array in arrays] + outputs
 
     def _fused(
@@ -157,12 +157,16 @@ class _Program:
                 found.append((min(read, inputs[index][0][0]), inputs[index][0][1]))
             else:
                 found.extend(inputs[index])
-        lines = self._computations.get(name, {})
-        roots = _roots(lines)
-        for at, array in enumerate(outputs):
-            root = roots[at] if at < len(roots) else None
-            if root is not None and root.op == "dynamic-update-slice":
-                size = sum(each for each, _ in _arrays(lines[root.operands[1]].shape))
+        lines = self._computations[name]
+
+        def behind(name: str) -> Instruction:
+            return behind(lines[name].operands[0]) if lines[name].op == "bitcast" else lines[name]
+
+        root = behind(next(line.name for line in lines.values() if line.is_root))
+        roots = [behind(name) for name in root.operands] if root.op == "tuple" else [root]
+        for array, of in itertools.zip_longest(outputs, roots[: len(outputs)]):
+            if of is not None and of.op == "dynamic-update-slice":
+                size = sum(each for each, _ in _arrays(lines[of.operands[1]].shape))
                 found.append((size, array[1]))
             else:
                 found.append(array)
@@ -170,58 +174,32 @@ class _Program:
 
     def _read(self, name: str) -> dict[int, int | None]:
         """How many bytes a fusion reads of each of its parameters; None for all."""
-        lines = self._computations.get(name, {})
-        users: dict[str, list[Instruction]] = {}
-        for line in lines.values():
-            for operand in line.operands:
-                users.setdefault(operand, []).append(line)
+        lines = self._computations[name]
         found: dict[int, int | None] = {}
         for line in lines.values():
-            if line.op != "parameter":
-                continue
-            index = int(line.attributes.partition(")")[0])
-            parts: list[int | None] = []
-            for user, origin in _uses(line.name, users):
-                if user.op == "fusion":  # in this one
-                    inside = self._read(_CALLS.search(user.attributes)[1])  # type: ignore[index]
-                    parts += [inside[at] for at, name in enumerate(user.operands) if name == origin]
-                else:
-                    parts.append(_part(user, origin))
-            whole = not parts or None in parts
-            found[index] = None if whole else sum(part for part in parts if part is not None)
+            if line.op == "parameter":
+                parts = [*self._parts(line.name, lines)]
+                known = [part for part in parts if part is not None]
+                whole = not parts or len(known) < len(parts)
+                found[int(line.attributes.partition(")")[0])] = None if whole else sum(known)
         return found
 
-
-def _uses(name: str, users: Mapping[str, list[Instruction]]) -> Iterator[tuple[Instruction, str]]:
-    """The instructions that use a value, by itself or under another shape."""
-    for user in users.get(name, ()):
-        if user.op == "bitcast":
-            yield from _uses(user.name, users)
-        else:
-            yield user, name
-
-
-def _part(user: Instruction, origin: str) -> int | None:
-    """How many bytes of an array an instruction of a fusion reads; None for all."""
-    if not user.operands or user.operands[0] != origin or origin in user.operands[1:]:
-        return None
-    if user.op in ("dynamic-slice", "slice", "gather"):
-        return sum(size for size, _ in _arrays(user.shape))
-    if user.op == "dynamic-update-slice":
-        return 0
-    return None
-
-
-def _roots(lines: Mapping[str, Instruction]) -> list[Instruction]:
-    """What gives the outputs of a fusion."""
-
-    def behind(line: Instruction) -> Instruction:
-        return behind(lines[line.operands[0]]) if line.op == "bitcast" else line
-
-    root = next((line for line in lines.values() if line.is_root), None)
-    if root is None:
-        return []
-    return [behind(lines[n]) for n in root.operands] if root.op == "tuple" else [behind(root)]
+    def _parts(self, name: str, lines: Mapping[str, Instruction]) -> Iterator[int | None]:
+        """How many bytes each instruction of a fusion reads of a value; None for all."""
+        for user in lines.values():
+            if name not in user.operands:
+                continue
+            if user.op == "bitcast":
+                yield from self._parts(user.name, lines)
+            elif user.op == "fusion":  # in this one
+                inside = self._read(_named(user.attributes, "calls"))
+                yield from (inside[at] for at, each in enumerate(user.operands) if each == name)
+            elif user.op in _SLICES and name not in user.operands[1:]:
+                yield sum(size for size, _ in _arrays(user.shape))
+            elif user.op == "dynamic-update-slice" and name not in user.operands[1:]:
+                yield 0
+            else:
+                yield None
 
 
 def _arrays(shape: str) -> list[tuple[int, bool]]:

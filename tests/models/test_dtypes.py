@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import models
 from nf_resnets.models import architectures
 from nf_resnets.models.layers import GhostBatchNorm, GroupNorm
 from nf_resnets.training.apply import train_apply
@@ -19,10 +18,13 @@ NETWORKS = (
 )  # fmt: skip
 
 
-def kept(name, scheme, dtype, **options):
-    """What the forward pass of a training step leaves for the backward pass, as shapes."""
+def activations(name, scheme, **options):
+    """What the forward pass of a training step leaves for the backward pass, as shapes.
+
+    Of those arrays that have one number or more for each channel of each position.
+    """
     architecture = architectures.ARCHITECTURES[name]
-    model = smallest(architecture, scheme, dtype=models.dtype_of(dtype), **options)
+    model = smallest(architecture, scheme, dtype=jnp.bfloat16, **options)
     inputs = tuple(map(jnp.asarray, example(architecture, BATCH)))
     variables = jax.eval_shape(model.init, jax.random.key(0), *inputs)
     keys = jax.random.split(jax.random.key(1), BATCH)
@@ -40,12 +42,7 @@ def kept(name, scheme, dtype, **options):
     stats = variables.get("batch_stats", {})
     for leaf in jax.tree.leaves(variables):
         assert leaf.dtype == jnp.float32
-    return jax.tree.leaves(jax.eval_shape(backward, variables["params"], stats, inputs))
-
-
-def activations(name, scheme, dtype, **options):
-    """Those of them that have one number or more for each channel of each position."""
-    found = kept(name, scheme, dtype, **options)
+    found = jax.tree.leaves(jax.eval_shape(backward, variables["params"], stats, inputs))
     rank = 3 if name == "transformer" else 4
     return [
         leaf
@@ -56,7 +53,7 @@ def activations(name, scheme, dtype, **options):
 
 @pytest.mark.parametrize(("name", "scheme"), NETWORKS)
 def test_activations_are_kept_in_bfloat16(name, scheme):
-    found = activations(name, scheme, "bfloat16")
+    found = activations(name, scheme)
     assert any(leaf.dtype == jnp.bfloat16 for leaf in found)
     wide = [leaf for leaf in found if leaf.dtype == jnp.float32]
     # Embeddings, and what the logits are computed from, are float32; nothing inside a layer is.
@@ -64,7 +61,7 @@ def test_activations_are_kept_in_bfloat16(name, scheme):
 
 
 def test_recomputed_blocks_keep_bfloat16_too():
-    found = activations("wrn", "batchnorm", "bfloat16", remat=True)
+    found = activations("wrn", "batchnorm", remat=True)
     assert {leaf.dtype.name for leaf in found} == {"bfloat16", "bool"}
 
 

@@ -11,7 +11,6 @@ from nf_resnets.plotting.curves import curves_of, stage_lines
 from nf_resnets.plotting.report import SweepResults
 from nf_resnets.plotting.style import LOOKS
 from nf_resnets.plotting.sweep import sweep_figure
-from tests.plotting.optima import group, rate
 
 
 @pytest.fixture
@@ -82,11 +81,29 @@ def test_the_same_figure_gives_the_same_file(tmp_path):
     assert first.read_bytes() == second.read_bytes() and b"<dc:date>" not in first.read_bytes()
 
 
+def rate(rate, mean, diverged=0):
+    n, std = (0, None) if mean is None else (3 - diverged, 0.01)
+    return {"rate": rate, "n": n, "mean": mean, "std": std, "diverged": diverged}
+
+
 RATES = [rate(0.25, 0.5), rate(0.5, None, diverged=3), rate(1.0, 0.7, diverged=1)]
 
 
+def optimum(rates, at_edge=None, **group):
+    """Of which the best rate is the whole range of rates as good."""
+    best = rates[-1]
+    return {
+        "group": group, "metric": "test_accuracy", "rates": rates, "best": best["rate"],
+        "mean": best["mean"], "std": best["std"], "low": best["rate"], "high": best["rate"],
+        "at_edge": at_edge, "passed_over": (),
+    }  # fmt: skip
+
+
 def test_rates_of_one_batch_size_share_an_axis(drawn, tmp_path):
-    both = [group("fixup", 8, RATES, at_edge="highest"), group("skipinit", 8, RATES[:1])]
+    both = [
+        optimum(RATES, "highest", scheme="fixup", batch_size=8),
+        optimum(RATES[:1], scheme="skipinit", batch_size=8),
+    ]
     rates_figure(both, tmp_path / "f.svg", title="t", subtitle="s", chance=0.1)
     (axes,) = drawn[0].axes
     (curve,) = [line for line in lines(axes, zorder=3) if len(line.get_xdata()) == 3]
@@ -107,7 +124,7 @@ def test_rates_of_one_batch_size_share_an_axis(drawn, tmp_path):
 )
 def test_the_axis_of_a_sweep_s_figure_is_what_varies(drawn, tmp_path, groups, label):
     optima = [
-        group(scheme, 8, RATES[:1]) | {"group": {"scheme": scheme, **each}}
+        optimum(RATES[:1], scheme=scheme, **each)
         for scheme in ("fixup", "skipinit")
         for each in groups
     ]
