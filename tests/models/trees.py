@@ -33,38 +33,28 @@ def random_variables(model, seed, image_shape=(8, 8, 3), branch=0.5):
     Weights are He (fan_in), those of the branches times ``branch`` so that deep networks neither
     grow nor vanish: a branch adds ``branch**(2m)`` of its input's second moment.
     """
+    tree = dict(shapes(model, image_shape))
+    return random_like(tree, seed, 2**0.5, branch=branch, shift=0.1)
+
+
+def random_like(shapes, seed, scale=1.0, *, branch=1.0, shift=0.3):
+    """The same for any tree, such as a Transformer's; weights have the variance ``1 / fan_in``."""
     rng = np.random.default_rng(seed)
 
     def draw(path, leaf):
-        names = [key.key for key in path]
+        *above, name = (key.key for key in path)
         noise = rng.standard_normal(leaf.shape)
-        if names[-1] == "kernel":
-            stacked = leaf.ndim == 5
-            factor = branch if names[-2].startswith("conv_") else 1.0
-            value = factor * noise * (2 / math.prod(leaf.shape[stacked:-1])) ** 0.5
-        elif names[-1] in ("multiplier", "alpha", "scale", "gain"):
+        if name in ("kernel", "embedding"):
+            # Stacked kernels have an odd number of axes.
+            fan_in = leaf.shape[-1:] if name == "embedding" else leaf.shape[leaf.ndim % 2 : -1]
+            factor = branch if above[-1].startswith("conv_") else 1.0
+            value = scale * factor * noise * math.prod(fan_in) ** -0.5
+        elif name in ("multiplier", "alpha", "scale", "gain", "input_scale"):
             value = 1 + 0.2 * np.tanh(noise)
-        elif names[-1] == "var":
+        elif name == "var":
             value = np.exp(0.5 * np.tanh(noise))
         else:
-            value = 0.1 * noise
-        return np.asarray(value, np.float32)
-
-    return jax.tree_util.tree_map_with_path(draw, dict(shapes(model, image_shape)))
-
-
-def random_like(shapes, seed, scale=1.0):
-    """The same for a Transformer, whose weights have the variance ``1 / fan_in``."""
-    rng = np.random.default_rng(seed)
-
-    def draw(path, leaf):
-        name, noise = path[-1].key, rng.standard_normal(leaf.shape)
-        if name in ("kernel", "embedding"):
-            value = scale * noise * leaf.shape[-2 if name == "kernel" else -1] ** -0.5
-        elif name in ("multiplier", "alpha", "scale", "input_scale"):
-            value = 1 + 0.2 * np.tanh(noise)
-        else:
-            value = 0.3 * noise
+            value = shift * noise
         return np.asarray(value, np.float32)
 
     return jax.tree_util.tree_map_with_path(draw, shapes)
