@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from nf_resnets.norm_free.rewriting import RESULT, Edits, Part, Places, run
 from nf_resnets.roles.flow import NONE, Flow
 from nf_resnets.roles.reading import Reading
-from nf_resnets.roles.residual import Residual, Residuals
+from nf_resnets.roles.residual import Residuals
 from nf_resnets.roles.running import Path
 
 Network = Callable[..., Any]
@@ -211,7 +211,11 @@ def _entries(flow: Flow, residuals: Residuals) -> list[int]:
             way.pop()
         return way, True
 
-    plain = [branch for branch in residuals.branches if _is_plain(flow, branch)]
+    plain = [  # whose skip path is the identity, but for constants
+        branch
+        for branch in residuals.branches
+        if flow[branch.fork].shape == flow[branch.sum].shape and not flow.layers(branch.shortcut)
+    ]
     steps = 0
     for branch in plain:
         way, _ = way_back(branch.fork)
@@ -225,9 +229,3 @@ def _entries(flow: Flow, residuals: Residuals) -> list[int]:
         entry = way[max(len(way) - 1 - steps * is_step, 0)]
         entries.append(branch.fork if branch in plain else entry)
     return entries
-
-
-def _is_plain(flow: Flow, branch: Residual) -> bool:
-    """Whether a skip path is the identity, but for constants."""
-    same = flow[branch.fork].shape == flow[branch.sum].shape
-    return same and not flow.layers(branch.shortcut)

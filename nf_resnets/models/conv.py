@@ -65,7 +65,7 @@ def conv(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
             f"kernel of shape {kernel.shape} found; expected [K, K, C_in, C_out], K odd."
         )
     if kernel.shape[0] == 1:
-        return _pointwise(x, kernel, stride)
+        return jnp.einsum("bhwi,io->bhwo", x[:, ::stride, ::stride], kernel[0, 0])
     if stride == 1 and x.shape[1] * x.shape[2] <= _TINY_IMAGE:
         return _as_matrix(x, kernel)
     x, kernel = _equally_varying(x, kernel)
@@ -98,10 +98,6 @@ def _plain(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     return lax.conv_general_dilated(
         x, kernel, (stride, stride), [(padding, padding)] * 2, dimension_numbers=_DIMENSIONS
     )
-
-
-def _pointwise(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    return jnp.einsum("bhwi,io->bhwo", x[:, ::stride, ::stride], kernel[0, 0])
 
 
 def _as_matrix(x: jax.Array, kernel: jax.Array) -> jax.Array:

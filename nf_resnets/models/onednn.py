@@ -46,7 +46,6 @@ def fits(x: jax.Array, kernel: jax.Array, stride: int) -> bool:
     """Whether a convolution is of the kind that the functions below are written for."""
     return (
         x.dtype == kernel.dtype == jnp.float32
-        and kernel.shape[0] > 1
         and stride <= 2
         and min(x.shape[1:3]) >= stride
     )

@@ -172,7 +172,14 @@ def stages(
     """
     anatomy, train, sizes = layers.anatomy, layers.train, network.sizes
     rates = dropout_rates(network.conv_dropout, sizes)
-    transitions = transitions_of(sizes, widths, strides, before=x.shape[-1])
+    # The blocks that change the shape.
+    transitions = tuple(
+        number == 0 and (stride > 1 or width != before)
+        for size, width, stride, before in zip(
+            sizes, widths, strides, (x.shape[-1], *widths[:-1]), strict=True
+        )
+        for number in range(size)
+    )
     constants = anatomy.constants(transitions)
     random = train and anatomy.branches and not network.is_initializing()
     drawn = branch_keys(network, keys, len(transitions)) if random else None
@@ -192,17 +199,6 @@ def stages(
         x = stage(x, constants.part(blocks), None if drawn is None else drawn[blocks])
         start += size
     return x
-
-
-def transitions_of(
-    sizes: tuple[int, ...], widths: tuple[int, ...], strides: tuple[int, ...], *, before: int
-) -> tuple[bool, ...]:
-    """For each block, whether it changes the shape; ``before`` are the channels of the stem."""
-    transitions: list[bool] = []
-    inputs = (before, *widths)
-    for size, width, stride, channels in zip(sizes, widths, strides, inputs, strict=False):
-        transitions += [stride > 1 or width != channels] + [False] * (size - 1)
-    return tuple(transitions)
 
 
 def dropout_rates(rate: float, sizes: tuple[int, ...]) -> tuple[float, ...]:

@@ -107,14 +107,11 @@ class VGG(nn.Module):
             use_bias = not anatomy.channel_biases
             x = relu(Dense(width, use_bias=use_bias, dtype=self.dtype, name=name)(x))
             if self.dropout > 0 and train:
-                x = dropout(x, _of_layer(keys, i), self.dropout)
+                # Each layer has keys of its own.
+                folded = jax.vmap(jax.random.fold_in, (0, None))
+                x = dropout(x, None if keys is None else folded(keys, i), self.dropout)
         x = layers.center(x, "bias_head") if names else x
         return Dense(self.num_classes, lecun_fan_in, name="head")(x)
-
-
-def _of_layer(keys: jax.Array | None, index: int) -> jax.Array | None:
-    """Keys ``[B]`` of one layer's own, out of those of the examples."""
-    return None if keys is None else jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
 
 
 def adaptive_average_pool(x: jax.Array, size: int) -> jax.Array:

@@ -60,15 +60,12 @@ def adaptive_clip(
             value = next(values)
             if leaf.role in exempt:
                 return grad
-            clip = optax.adaptive_grad_clip(clipping, eps, axis=_summed(leaf, jnp.ndim(grad)))
+            # Of a vector a unit is all but the stacked axis, of a weight all but the outputs.
+            letters = leaf.axes or "N" * leaf.stacked + "I" * (jnp.ndim(grad) - leaf.stacked)
+            axes = tuple(axis for axis, letter in enumerate(letters) if letter not in "NO")
+            clip = optax.adaptive_grad_clip(clipping, eps, axis=axes)
             return clip.update(jnp.asarray(grad), state, jnp.asarray(value))[0]
 
         return role_map_of(params, rules).map(clipped, updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def _summed(leaf: Leaf, ndim: int) -> tuple[int, ...]:
-    """The axes of a unit: of a vector all but the stacked one, of a weight all but the outputs."""
-    letters = leaf.axes or "N" * leaf.stacked + "I" * (ndim - leaf.stacked)
-    return tuple(axis for axis, letter in enumerate(letters) if letter not in "NO")

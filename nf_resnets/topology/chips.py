@@ -20,8 +20,6 @@ ENVIRONMENT = {
     "TPU_LOG_DIR": "disabled",
 }
 
-INSTALL = "pip install 'nf_resnets[tpu-compiler]'"
-
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
@@ -88,7 +86,10 @@ def topology_devices(name: str) -> list[Any]:
     """
     spec = importlib.util.find_spec("libtpu")
     if spec is None or spec.origin is None:  # a mere folder of that name has no origin
-        raise ImportError(f"the slice {name} needs libtpu, TPUs' compiler on Linux: {INSTALL}")
+        raise ImportError(
+            f"the slice {name} needs libtpu, TPUs' compiler on Linux: pip install "
+            "'nf_resnets[tpu-compiler]'"
+        )
     kind, _, sides = name.partition(":")
     shape = [int(side) for side in sides.split("x") if side.isdecimal()]
     for variable, value in ENVIRONMENT.items():
