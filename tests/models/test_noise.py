@@ -1,6 +1,5 @@
 """Dropout: of channels in the branches, of features before the head."""
 
-import dataclasses
 import functools
 
 import jax
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import analysis, schemes
+from nf_resnets import analysis
 from nf_resnets.models import CifarResNet, ResNet, WideResNet
 from nf_resnets.models.blocks import dropped
 from nf_resnets.models.layers import dropout
@@ -17,12 +16,6 @@ from tests.training import small
 
 IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((6, 8, 8, 1)), "float32")
 KEYS = jax.random.split(jax.random.key(1), 6)
-ANATOMY = dataclasses.replace(schemes.get("skipinit").anatomy, conv_biases=False)
-NARROW = schemes.Scheme("narrow", "narrow", lambda params, depth: params, ANATOMY, "none")
-PLAIN = schemes.get("skipinit")
-DROPPING = dataclasses.replace(
-    PLAIN, name="dropping", anatomy=dataclasses.replace(PLAIN.anatomy, dropout=True)
-)
 
 
 def applied(model, params, keys=KEYS):
@@ -59,7 +52,7 @@ def test_the_layers_of_a_branch_draw_from_folds_of_their_own():
 
 @pytest.mark.slow
 def test_recomputed_blocks_draw_the_same():
-    model = WideResNet(depth=16, scheme=NARROW, stem_channels=4, conv_dropout=0.2)
+    model = WideResNet(depth=16, scheme="rezero", stem_channels=4, conv_dropout=0.2)
     params = small.he_variables(model)["params"]
 
     def gradient(model):
@@ -77,10 +70,10 @@ def test_recomputed_blocks_draw_the_same():
 @pytest.mark.parametrize(
     "model",
     [
-        WideResNet(depth=16, scheme=NARROW, stem_channels=4),
-        CifarResNet(depth=14, scheme=NARROW, stem_channels=4),
-        ResNet(depth=26, scheme=NARROW, stem_channels=2, num_classes=10),
-        ResNet(depth=26, scheme=NARROW, version=2, stem_channels=2, num_classes=10),
+        WideResNet(depth=16, scheme="rezero", stem_channels=4),
+        CifarResNet(depth=14, scheme="rezero", stem_channels=4),
+        ResNet(depth=26, scheme="rezero", stem_channels=2, num_classes=10),
+        ResNet(depth=26, scheme="rezero", version=2, stem_channels=2, num_classes=10),
     ],
     ids=["wide", "cifar", "resnet", "resnet_v2"],
 )
@@ -113,7 +106,7 @@ def test_channels_are_dropped_in_the_last_two_stages_only():
 
 @pytest.mark.parametrize("network", [CifarResNet(depth=8), WideResNet(depth=10)], ids=str)
 def test_dropout_stands_before_the_head_in_training_only(network):
-    model = network.clone(scheme=DROPPING, stem_channels=2, dropout=0.5)
+    model = network.clone(scheme="regularized_skipinit", stem_channels=2, dropout=0.5)
     params = small.he_variables(model)["params"]
     # With the head as the identity on what it is given, logits are features.
     features = params["head"]["kernel"].shape[0]
@@ -123,4 +116,4 @@ def test_dropout_stands_before_the_head_in_training_only(network):
     zero = found == 0
     assert 0 < zero[plain != 0].mean() < 1
     np.testing.assert_allclose(found[~zero], 2 * plain[~zero], rtol=1e-6)
-    np.testing.assert_array_equal(plain, applied(model.clone(scheme=PLAIN), params))
+    np.testing.assert_array_equal(plain, applied(model.clone(scheme="skipinit"), params))
