@@ -17,9 +17,11 @@ from nf_resnets.models.dtypes import added, kept_small
 RELU_GAIN = (2 / (1 - 1 / math.pi)) ** 0.5
 """``1 / std(relu(z))`` of ``z ~ N(0, 1)``, Brock, De, Smith, ICLR 2021, section 4.1."""
 
-
 TIMM_GAIN = 1.7139588594436646
 """The same in timm, and in DeepMind's code, of a sample of random numbers."""
+
+EPSILON, MOMENTUM = 1e-5, 0.9
+"""Of BatchNorm: what is added to the variance, and what is kept of the running statistics."""
 
 
 def he_fan_out(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -170,14 +172,10 @@ class GhostBatchNorm(nn.Module):
     Attributes:
       groups: how many slices the batch is cut into.
       train: whether to use the batch's statistics (and update the running ones).
-      momentum: of the running statistics.
-      epsilon: added to the variance.
     """
 
     groups: int = 1
     train: bool = True
-    momentum: float = 0.9
-    epsilon: float = 1e-5
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -189,7 +187,7 @@ class GhostBatchNorm(nn.Module):
         running_var = self.variable("batch_stats", "var", jnp.ones, (features,))
 
         if not self.train:
-            factor = scale * lax.rsqrt(running_var.value + self.epsilon)
+            factor = scale * lax.rsqrt(running_var.value + EPSILON)
             shift = bias - running_mean.value * factor
             return (x * factor.reshape(1, 1, 1, -1) + shift.reshape(1, 1, 1, -1)).astype(x.dtype)
 
@@ -206,7 +204,7 @@ class GhostBatchNorm(nn.Module):
             mean = parts.mean(axis=(1, 2, 3), keepdims=True)
             # The two-pass variance: E[x^2] - E[x]^2 cancels where the mean is large.
             var = jnp.square(parts - mean).mean(axis=(1, 2, 3), keepdims=True)
-            y = (parts - mean) * lax.rsqrt(var + self.epsilon)
+            y = (parts - mean) * lax.rsqrt(var + EPSILON)
             y = y * scale.reshape(1, 1, 1, 1, -1) + bias.reshape(1, 1, 1, 1, -1)
             return y.reshape(x.shape).astype(x.dtype), mean, var
 
@@ -214,10 +212,9 @@ class GhostBatchNorm(nn.Module):
         if not self.is_initializing():
             count = x.size // (self.groups * features)
             unbiased = var.mean(axis=0).ravel() * (count / max(count - 1, 1))
-            running_mean.value += (1 - self.momentum) * (
-                mean.mean(axis=0).ravel() - running_mean.value
-            )
-            running_var.value += (1 - self.momentum) * (unbiased - running_var.value)
+            kept = 1 - MOMENTUM
+            running_mean.value += kept * (mean.mean(axis=0).ravel() - running_mean.value)
+            running_var.value += kept * (unbiased - running_var.value)
         return y
 
 
