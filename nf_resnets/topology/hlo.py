@@ -113,29 +113,27 @@ class _Program:
             return _times(work, (trips or 1) if self._repeat else 1)
         if op == "custom-call" and '"AllocateBuffer"' in this.attributes:
             return Counter()  # a name for memory
-        shapes = [around[name].shape for name in this.operands if name in around]
+        inputs = [_arrays(around[name].shape) for name in this.operands]
+        moved, inside = self._moved(op, this, inputs), Work()
         if op in COLLECTIVES:
-            moved = [array for shape in (*shapes, this.shape) for array in _arrays(shape)]
             given = _sent(this.shape)
             if this.op.endswith("-start") and op != "all-reduce":
-                given -= sum(map(_sent, shapes))  # a start's tuple has the operands in it
-            inside: Work = Counter({f"count {op}": 1, f"bytes {op}": given})
-        else:
-            moved, inside = self._moved(op, this, around), Counter()
-            if op == "fusion":  # of which only the products and collectives count
-                of_fusion = self.of(_named(this.attributes, "calls"))
-                kept = (name for name in of_fusion if name not in ("bytes", "main_bytes"))
-                inside = Counter({name: of_fusion[name] for name in kept})
-            inside["flops"] += _product_flops(this, around)
+                # A start's tuple has the operands in it.
+                given -= sum(_sent(around[name].shape) for name in this.operands)
+            inside = Work({f"count {op}": 1, f"bytes {op}": given})
+        elif op == "fusion":  # of which only the products and collectives count
+            inside = Work(self.of(_named(this.attributes, "calls")))
+            del inside["bytes"], inside["main_bytes"]
+        elif op == "convolution":
+            inside["flops"] = _product_flops(this, around)
         inside["bytes"] += sum(size for size, _ in moved)
         inside["main_bytes"] += sum(size for size, slow in moved if slow)
         return inside
 
     def _moved(
-        self, op: str, this: Instruction, around: Mapping[str, Instruction]
+        self, op: str, this: Instruction, inputs: list[list[tuple[int, bool]]]
     ) -> list[tuple[int, bool]]:
         """What an instruction reads and writes: bytes, and whether they are in main memory."""
-        inputs = [_arrays(around[name].shape) for name in this.operands if name in around]
         outputs = _arrays(this.shape)
         if op in ("copy", *_SLICES):
             outputs = outputs[:1]  # of a start, which gives its source as well
@@ -230,18 +228,12 @@ def _sent(shape: str) -> int:
 
 
 def _product_flops(this: Instruction, around: Mapping[str, Instruction]) -> int:
-    """Of a convolution or matrix product, a multiplication and an addition being two.
+    """Of a convolution, as TPUs have all products, a multiplication and an addition being two.
 
     Positions of a window that lie in the padding, or in the holes of a dilated input, do not count.
     """
-    if this.op == "dot":
-        left = _sides(around[this.operands[0]].shape)
-        over = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", this.attributes)
-        axes = [int(axis) for axis in over[1].split(",") if axis] if over else []
-        return 2 * math.prod(_sides(this.shape)) * math.prod(left[axis] for axis in axes)
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", this.attributes)
-    if this.op != "convolution" or labels is None:
-        return 0
+    assert labels is not None
     x, kernel = (_sides(around[name].shape) for name in this.operands[:2])
     out = _sides(this.shape)
     flops = 2 * kernel[labels[2].index("i")]
