@@ -171,41 +171,34 @@ def test_the_input_of_rescalenet_contributes_half_of_the_last_block():
     assert errors(kept[:, None], 1 / 3) > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
+    ("family", "name"),
     [
-        "alpha_rsqrt_depth",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("rescalenet", "batchnorm")),
+        ("pre_activation", "rescalenet"),
+        *(("post_activation", name) for name in ("rescalenet", "alpha_rsqrt_depth", "batchnorm")),
     ],
 )
-def test_with_a_relu_after_the_sum_it_is_the_other_recursion(name):
-    signal = draws(name, "post_activation")
-    normalized = name == "batchnorm"
-    b = {"alpha_rsqrt_depth": ONES / L, "rescalenet": BETA, "batchnorm": ONES / 2}[name]
-    a = 1 - BETA if name == "rescalenet" else ONES
-    options = {"normalized": normalized, "first": FIRST / 2, "size": SIZE}
-    right = cf.propagate_rectified(2 * b, a, **options)
-    # The recursion is that of infinite width: 32 channels are off by a few percent.
-    np.testing.assert_allclose(signal.sum.second.mean(axis=0), right.sum, rtol=0.12)
-    plain = np.cumprod((right.sum / right.input)[1:]) * right.sum[0]
-    if not normalized:
-        assert abs(signal.sum.second.mean(axis=0)[-1] / plain[-1] - 1) > 0.12
+def test_what_is_predicted_from_weights_is_what_is_measured_across_stages(family, name):
+    """With a ReLU after the sum it is the other recursion; two draws."""
+    scheme, found = schemes.get(name), []
+    model = models.WideResNet(16, 4, scheme)
+    if family == "post_activation":
+        model = models.CifarResNet(14, scheme, stem_channels=64)
 
+    def observed(variables, images):
+        stats = {name: of for name, of in variables.items() if name != "params"}
+        return analysis.observe(forward(model, stats), variables["params"], images)[1]
 
-@pytest.mark.slow
-def test_what_is_predicted_from_weights_is_what_is_measured_across_stages():
-    """RescaleNet's WRN-16-4, two draws."""
-    scheme, found = schemes.get("rescalenet"), []
-    model = models.WideResNet(depth=16, width=4, scheme=scheme)
-    network = forward(model)
-
-    observed = quick_jit(lambda params, images: analysis.observe(network, params, images)[1])
+    observed = quick_jit(observed)
     for key in jax.random.split(jax.random.key(0), 2):
         images = jax.random.normal(key, (32, 16, 16, 3))
-        params = scheme.init(model.init(key, images[:1])["params"], 6, key=key)
-        params = scheme.calibrate(params, network=network, inputs=(images,))
-        blocks = observed(params, images)
-        form = analysis.predicted(params, scheme, blocks, family="pre_activation")
+        variables = model.init(key, images[:1])
+        params = scheme.init(variables["params"], model.num_branches, key=key)
+        if scheme.calibrate is not None:
+            params = scheme.calibrate(params, network=forward(model), inputs=(images,))
+        blocks = observed({**variables, "params": params}, images)
+        form = analysis.predicted(params, scheme, blocks, family=family)
         found.append(np.asarray(analysis.signal_of(blocks).sum.second) / form.sum)
     # 64 channels and more, two draws: 2 to 3%.
     np.testing.assert_allclose(np.mean(found, axis=0), 1, atol=0.08)
