@@ -24,13 +24,10 @@ def image_loss(apply_fn: ApplyFn, *, label_smoothing: float = 0.0) -> LossFn:
     def loss(params: Any, batch_stats: Any, batch: dict[str, jax.Array]) -> Any:
         logits, batch_stats = apply_fn(params, batch_stats, batch["image"], batch.get("keys"))
         losses = cross_entropy(logits, batch, label_smoothing=label_smoothing)
-        return losses.mean(), ({"accuracy": _accuracy(logits, batch).mean()}, batch_stats)
+        right = _mixed(batch, lambda name: correct(logits, batch[name]))
+        return losses.mean(), ({"accuracy": right.mean()}, batch_stats)
 
     return loss
-
-
-def _accuracy(logits: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
-    return _mixed(batch, lambda name: correct(logits, batch[name]))
 
 
 def _mixed(batch: dict[str, Any], of: Callable[[str], jax.Array]) -> jax.Array:

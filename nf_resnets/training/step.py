@@ -69,7 +69,10 @@ def replica_step(
       >>> round(float(metrics["loss"]), 4), int(state.step)
       (0.6931, 1)
     """
-    params = varying_params(state.params, axis_name)
+    params = state.params
+    if axis_name is not None:
+        # Before a gradient is taken: otherwise ``shard_map`` itself sums it over the replicas.
+        params = jax.tree.map(lambda leaf: lax.pcast(leaf, (axis_name,), to="varying"), params)
     gradient = jax.value_and_grad(loss, has_aux=True)
 
     def mean_of_replicas(leaf: jax.Array) -> jax.Array:
@@ -99,16 +102,6 @@ def replica_step(
 
 NOISE = ("gradient_signal", "gradient_noise")
 """The metrics of a step from which the gradient noise scale follows; see ``analysis``."""
-
-
-def varying_params(params: Any, axis_name: str | None) -> Any:
-    """Marks replicated parameters as varying over ``axis_name``, before a gradient is taken.
-
-    Otherwise ``shard_map`` itself sums the gradients over the replicas.
-    """
-    if axis_name is None:
-        return params
-    return jax.tree.map(lambda leaf: lax.pcast(leaf, (axis_name,), to="varying"), params)
 
 
 def _update(
