@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from nf_resnets import data
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.batch import mix
-from nf_resnets.training.apply import ApplyFn, eval_apply
+from nf_resnets.training.apply import eval_apply
 from nf_resnets.training.evaluate import batch_sums
 from nf_resnets.training.host_steps import (
     HostSteps,
@@ -135,41 +135,26 @@ def mixed(batch_size: int, mixup: float = 0.0) -> PrepareFn:
 def _test(
     model: Any, dataset: Streamed, mesh: Mesh, batch_size: int
 ) -> Callable[[TrainState], Mapping[str, np.ndarray]]:
-    evaluate = make_streamed_evaluate(eval_apply(model), mesh)
-    devices = mesh.shape[DATA]
+    """Compiles the test of a run: means over the examples that do not just fill a batch."""
+    apply_fn, devices = eval_apply(model), mesh.shape[DATA]
     size = -(-min(batch_size, dataset.dataset.splits["validation"].num_examples) // devices)
     size *= devices
-
-    def test(states: TrainState) -> Mapping[str, np.ndarray]:
-        read = dataset.test_batches("validation", size, local_rows(mesh, size))
-        with contextlib.closing(on_devices(read, mesh)) as batches:
-            return evaluate(states.tested_params, states.batch_stats, batches)
-
-    return test
-
-
-def make_streamed_evaluate(
-    apply_fn: ApplyFn, mesh: Mesh
-) -> Callable[[Any, Any, Iterable[dict[str, jax.Array]]], dict[str, np.ndarray]]:
-    """Compiles ``evaluate(params, batch_stats, batches)`` of ``R`` runs on batches from the host.
-
-    Batches have ``image``, ``label`` and ``counts`` float32 [B], 0 for an example that only fills
-    the batch. It gives ``loss`` and ``accuracy`` float64 [R], means over all examples that count.
-    """
 
     def one_run(params: Any, batch_stats: Any, batch: dict[str, jax.Array]) -> jax.Array:
         images = data.normalize(batch["image"], *COLOURS)
         sums = batch_sums(apply_fn, params, batch_stats, images, batch["label"], batch["counts"])
         return lax.psum(sums, DATA)
 
-    # Whole on every process, for each adds up the sums of all runs by itself.
+    # Whole on every process, for each adds up the sums by itself.
     sums_of = over_runs(one_run, mesh, data=PartitionSpec(DATA), whole=True)
 
-    def evaluate(params: Any, batch_stats: Any, batches: Any) -> dict[str, np.ndarray]:
-        total = np.zeros((jax.tree.leaves(params)[0].shape[0], 3))
-        for batch in batches:
-            needed = {name: batch[name] for name in ("image", "label", "counts")}
-            total += np.asarray(sums_of(params, batch_stats, needed), np.float64)
+    def test(states: TrainState) -> Mapping[str, np.ndarray]:
+        read = dataset.test_batches("validation", size, local_rows(mesh, size))
+        total = np.zeros((1, 3))
+        with contextlib.closing(on_devices(read, mesh)) as batches:
+            for batch in batches:
+                sums = sums_of(states.tested_params, states.batch_stats, batch)
+                total += np.asarray(sums, np.float64)
         return {"loss": total[:, 0] / total[:, 2], "accuracy": total[:, 1] / total[:, 2]}
 
-    return evaluate
+    return test

@@ -1,4 +1,4 @@
-"""The step on streamed batches against NumPy, and the evaluation that counts each example once."""
+"""The step on streamed batches against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import pytest
 from nf_resnets import training
 from nf_resnets.data import imagenet, mixture
 from nf_resnets.training.host_steps import host_step, on_devices
-from nf_resnets.training.streamed import make_streamed_evaluate, mixed
+from nf_resnets.training.streamed import mixed
 
 B, SIDE, CLASSES = 16, 2, 5
 MEAN, STD = imagenet.IMAGENET_MEAN, imagenet.IMAGENET_STD
@@ -66,27 +66,3 @@ def test_a_step_is_that_of_numpy(devices, mixup, smoothing):
     if mixup:
         # It does mix, and so the check above could fail.
         assert abs(loss - in_numpy(0.0, smoothing)[0]) > 1e-2
-
-
-@pytest.mark.parametrize("devices", [1, 2])
-def test_the_evaluation_counts_what_counts_once(devices):
-    mesh = training.make_mesh(devices=jax.devices()[:devices])
-    evaluate = make_streamed_evaluate(linear, mesh)
-    images, labels = IMAGES[:11], LABELS[:11]
-    padded = np.concatenate([images, np.full((1, *images.shape[1:]), 255, np.uint8)])
-    parts = []
-    for start in (0, 4, 8):
-        rows = slice(start, start + 4)
-        label = np.append(labels, 0)[rows]
-        counts = (np.arange(12) < 11)[rows].astype(np.float32)
-        parts.append({"image": padded[rows], "label": label, "counts": counts})
-    kernels = np.stack([KERNEL, -KERNEL, 0 * KERNEL])
-    params = training.shard_runs({"kernel": kernels}, mesh)
-    found = evaluate(params, {}, on_devices(iter(parts), mesh))
-    x = ((images.astype(np.float64) - MEAN) / STD).reshape(11, -1)
-    for run, kernel in enumerate(kernels):
-        z = x @ kernel.astype(np.float64)
-        losses = np.log(np.exp(z).sum(1)) - z[np.arange(11), labels]
-        np.testing.assert_allclose(found["loss"][run], losses.mean(), rtol=1e-5)
-        assert found["accuracy"][run] == pytest.approx((z.argmax(1) == labels).mean(), abs=1e-7)
-    assert found["loss"][2] == pytest.approx(np.log(CLASSES), rel=1e-6)

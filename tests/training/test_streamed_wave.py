@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from nf_resnets import data, training
 from nf_resnets.training import Stopped
 from nf_resnets.training.checkpoint import Checkpoints
 from tests import photographs
@@ -46,11 +47,19 @@ def test_it_trains_and_is_tested(whole, data_dir):
     assert np.isfinite(whole.curve).all()
     begun = small.begin().params["head"]["kernel"]
     assert np.abs(whole.state.params["head"]["kernel"] - begun).max() > 0.01
-    ours = small.program(data_dir, 1, 3)
-    found = ours.test(ours.begin([whole.state]))
-    # 22 photographs, each counted once.
-    assert found["accuracy"][0] * 22 == pytest.approx(round(found["accuracy"][0] * 22))
-    assert 0 < found["loss"][0] < 20
+    # All 22 photographs at a time, against two batches of 16, of which the second is filled up.
+    photos = training.Streamed(data.open_encoded(data_dir), data.RandomCrop(small.SIZE), 16)
+    (batch,) = photos.test_batches("validation", photographs.VALIDATION)
+    x = (batch["image"] - np.float64(data.IMAGENET_MEAN)) / data.IMAGENET_STD
+    z = x.reshape(len(x), -1) @ np.float64(whole.state.params["head"]["kernel"])
+    losses = np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), batch["label"]]
+    for devices in (1, 2):
+        ours = small.program(data_dir, devices, 3)
+        found = ours.test(ours.begin([whole.state]))
+        # Float32 sums of 432 products of order 1.
+        np.testing.assert_allclose(found["loss"], losses.mean(), rtol=1e-5)
+        right = (z.argmax(1) == batch["label"]).mean()
+        assert found["accuracy"] == pytest.approx(right, abs=1e-7)
 
 
 def test_a_run_that_is_told_to_stop_saves_and_resumes(data_dir, whole, tmp_path):
