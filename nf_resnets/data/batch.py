@@ -114,9 +114,15 @@ def training_batch(
       ValueError: if the batch does not fit the split or does not divide over the replicas.
     """
     index = batch_indices(jnp.asarray(order), step, batch_size, axis_name)
-    raw = data.take(index)
+    images = data.take(index)
     keys = example_keys(seed, step, local_positions(batch_size, axis_name))
-    images = _augmented(raw, keys, data, augmentation)
+    if augmentation.padding:
+        images = random_crop(images, keys, augmentation.padding)
+    if augmentation.flip:
+        images = random_flip(images, keys)
+    images = normalize(images, data.mean, data.std)
+    if augmentation.cutout:
+        images = cutout(images, keys, augmentation.cutout)
     batch = {
         "image": images,
         "label": jnp.asarray(data.labels)[index],
@@ -145,14 +151,3 @@ def mix(
         "other_label": other_labels,
         "fraction": jnp.full(labels.shape, fraction),
     }
-
-
-def _augmented(
-    images: jax.Array, keys: jax.Array, data: DeviceData, augmentation: Augmentation
-) -> jax.Array:
-    if augmentation.padding:
-        images = random_crop(images, keys, augmentation.padding)
-    if augmentation.flip:
-        images = random_flip(images, keys)
-    images = normalize(images, jnp.asarray(data.mean), jnp.asarray(data.std))
-    return cutout(images, keys, augmentation.cutout) if augmentation.cutout else images

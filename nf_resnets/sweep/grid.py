@@ -11,7 +11,7 @@ from nf_resnets import data, schemes
 from nf_resnets.parametrization import STANDARD
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.overrides import Overrides
-from nf_resnets.sweep.settings import SINGLE, RunSettings, checked, points, swept, value_text
+from nf_resnets.sweep.settings import SINGLE, RunSettings, checked, points, value_text
 from nf_resnets.training.run import Plan
 
 UNREAD = ("alpha", "dropout", "base_model", "drops", "drop_factor")
@@ -58,7 +58,8 @@ def make_sweep(
     """
     base = dict(base or {})
     axes = checked(axes, base)
-    task = ImageTask(load, tuple(swept(axes)) or SINGLE, overrides)
+    swept = tuple(name for name, values in axes.items() if len(values) > 1)
+    task = ImageTask(load, swept or SINGLE, overrides)
     settings = points(axes, base)
     programs: dict[str, list[Plan]] = {}
     for plan in map(task.plan, settings):

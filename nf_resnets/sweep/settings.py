@@ -366,11 +366,6 @@ def axis_text(name: str, values: Iterable[Any]) -> str:
     return f"{name}={','.join(map(exact, values))}"
 
 
-def swept(axes: Mapping[str, Sequence[Any]]) -> list[str]:
-    """The settings that tell the runs of a grid apart."""
-    return [name for name, values in axes.items() if len(values) > 1]
-
-
 def label(settings: Mapping[str, Any], names: Iterable[str] = SINGLE) -> str:
     """A run's name.
 

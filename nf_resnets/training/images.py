@@ -84,15 +84,8 @@ class ImageTraining:
         return (*METRICS, *NOISE) if self.gradient_noise else METRICS
 
     def loss(self, model: Any, mesh: Mesh) -> LossFn:
-        """The loss of a network's steps; refuses a batch that does not divide over a mesh."""
-        devices = mesh.shape[DATA]
-        if self.batch_size % (devices * self.micro_batches):
-            raise ValueError(
-                f"batch_size={self.batch_size} does not divide evenly into "
-                f"micro_batches={self.micro_batches} on each of the {devices} devices of the "
-                "mesh's data axis."
-            )
-        apply_fn = train_apply(model, shards=devices * self.micro_batches)
+        """The loss of a network's steps."""
+        apply_fn = train_apply(model, shards=mesh.shape[DATA] * self.micro_batches)
         return image_loss(apply_fn, label_smoothing=self.label_smoothing)
 
     def initial(
@@ -156,6 +149,10 @@ def image_program(
         split=splits[0], runs_per_device=runs_per_device, vectorize=vectorize,
     ).compile()  # fmt: skip
 
+    def first_images() -> np.ndarray:
+        images = dataset.train.images[: training.calibration_examples]
+        return np.asarray(data.normalize(images, dataset.mean, dataset.std))
+
     def steps(states: TrainState, counts: np.ndarray) -> Steps:
         return executable(states, shard_runs(np.asarray(counts, np.int32), mesh), splits[0])  # type: ignore[no-any-return]
 
@@ -164,7 +161,7 @@ def image_program(
         initial,
         example,
         slots=mesh.shape[SWEEP] * runs_per_device,
-        batch=lambda: first_images(dataset, training.calibration_examples),
+        batch=first_images,
         make_test=functools.partial(image_test, model, mesh, training, splits),
         steps=steps,
         num_steps=training.num_steps,
@@ -283,12 +280,6 @@ def device_splits(dataset: data.Dataset, mesh: Mesh) -> tuple[data.DeviceData, d
         for split in (dataset.train, dataset.test)
     )
     return train, test
-
-
-def first_images(dataset: data.Dataset, count: int = CALIBRATION_EXAMPLES) -> np.ndarray:
-    """The first training images, normalized, float32 ``[count, H, W, C]``."""
-    images = jnp.asarray(dataset.train.images[:count])
-    return np.asarray(data.normalize(images, jnp.asarray(dataset.mean), jnp.asarray(dataset.std)))
 
 
 def image_test(
