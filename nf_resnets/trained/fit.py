@@ -130,25 +130,18 @@ def fit_one(task: ImageTask, settings: RunSettings, watch: Watch) -> Trained:
     parts = kind.bn_groups if kind.scheme.anatomy.has_batch_norm else settings.batch_size
     program = task.build(plan, mesh_for(parts // kind.micro_batches))
     state, row = train_one(program, task.start(plan), plan, watch)
-    accuracies = {name: row[name] for name in ("test_accuracy", "test_loss")}
-    return trained_of(program, plan, state, dataset, **accuracies)
-
-
-def trained_of(
-    program: training.Program, plan: training.Plan, state: Any, dataset: data.Dataset, **notes: Any
-) -> Trained:
-    """The network of a finished run, with its settings as notes."""
     variables = {"params": state.tested_params}
     if state.batch_stats:
         variables["batch_stats"] = state.batch_stats
     passed = ("network", "weights", "scalar_factor")
     default = vars(RunSettings())
-    settings = {n: x for n, x in plan.settings.items() if n not in passed and x != default.get(n)}
-    all_notes = {
-        "network": plan.settings["model"], "dataset": dataset.name, "settings": settings,
-        "steps": plan.num_steps, **notes,
+    changed = {n: x for n, x in plan.settings.items() if n not in passed and x != default.get(n)}
+    notes = {
+        "network": plan.settings["model"], "dataset": dataset.name, "settings": changed,
+        "steps": plan.num_steps, "test_accuracy": row["test_accuracy"],
+        "test_loss": row["test_loss"],
     }  # fmt: skip
-    return Trained(program.model, variables, Images.of(dataset), all_notes)
+    return Trained(program.model, variables, Images.of(dataset), notes)
 
 
 def mesh_for(slices: int) -> Mesh:
