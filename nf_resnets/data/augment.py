@@ -1,12 +1,6 @@
 """Augmentation on the device, inside the jitted step.
 
-The data set lies in device memory as raw pixels; a step gathers its batch and calls
-
-    keys   = example_keys(seed, step, local_positions(batch_size, axis_name))
-    images = random_flip(random_crop(images, keys), keys)
-    images = normalize(images, dataset.mean, dataset.std)
-
-which is the recipe of He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2,
+The recipe is that of He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2,
 in the order of the published PyTorch pipelines: the raw image is padded with black and normalized
 afterwards, so the border is ``-mean / std`` and not the zero that padding a normalized image gives.
 """

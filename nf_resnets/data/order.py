@@ -12,9 +12,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-MOST_STEPS = 2**31 // 40
-"""Steps of a run, of which int32 counts the forty-fold."""
-
 
 def seed_key(seed: ArrayLike) -> jax.Array:
     """Returns the PRNG key from which the order and the augmentation of a run are derived."""
@@ -41,20 +38,6 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
             f"expected 1 to {num_examples}."
         )
     return num_examples // batch_size
-
-
-def total_steps(epochs: float, per_epoch: int) -> int:
-    """Returns the number of steps in so many epochs, at least one.
-
-    Raises:
-      ValueError: if they are as many as ``MOST_STEPS``.
-    """
-    if epochs * per_epoch >= MOST_STEPS:
-        raise ValueError(
-            f"epochs={epochs:g} found; expected less than {MOST_STEPS / per_epoch:g}, "
-            f"{MOST_STEPS} steps."
-        )
-    return max(1, round(epochs * per_epoch))
 
 
 def epoch_order(seed: ArrayLike, epoch: ArrayLike, num_examples: int) -> jax.Array:

@@ -231,6 +231,8 @@ def _result(
     with whole_file(options.out / "rows.csv") as new, open(new, "w", newline="") as file:
         write_csv(rows, file)
     failed = any(row["state"] in FAILED for row in rows)
+    classes = {sweep.task.dataset(row["dataset"]).num_classes for row in rows}
     return Result(
-        rows, sweep.axes, sweep.base, counts, code or int(failed), outcome.programs, makers(rows)
-    )
+        rows, sweep.axes, sweep.base, counts, code or int(failed), outcome.programs, makers(rows),
+        chance=1 / classes.pop() if len(classes) == 1 else None,
+    )  # fmt: skip

@@ -18,11 +18,11 @@ import optax
 from jax.sharding import Mesh
 
 from nf_resnets import data, models, optim, schemes, training
-from nf_resnets.data.order import MOST_STEPS, total_steps
 from nf_resnets.sweep.overrides import Overrides
 from nf_resnets.sweep.settings import (
     FIELDS,
     LIMITS,
+    MOST_STEPS,
     NUMBERS,
     SINGLE,
     RunSettings,
@@ -200,7 +200,12 @@ def kind_of(
     examples = len(dataset.train.labels)
     batch_size = settings.batch_size
     per_epoch = data.steps_per_epoch(examples, batch_size)
-    num_steps = settings.steps or total_steps(settings.epochs, per_epoch)
+    if settings.epochs * per_epoch >= MOST_STEPS:
+        raise ValueError(
+            f"epochs={settings.epochs:g} found; expected less than {MOST_STEPS / per_epoch:g}, "
+            f"{MOST_STEPS} steps."
+        )
+    num_steps = settings.steps or max(1, round(settings.epochs * per_epoch))
     warmup = settings.warmup_epochs * per_epoch
     warmup_steps = round(min(warmup, MOST_STEPS))
     if warmup_steps > num_steps:

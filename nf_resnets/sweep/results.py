@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import shlex
@@ -10,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nf_resnets import data, plotting, schemes
+from nf_resnets import plotting, schemes
 from nf_resnets.places import whole_file
 from nf_resnets.sweep.options import Options, parse_target
 from nf_resnets.sweep.regimes import regimes_of
@@ -30,6 +29,7 @@ class Result:
     exit_code: int  # 0; 1 if runs failed; 143 and the like after a signal
     compiled: int  # programs
     makers: Sequence[Mapping[str, Any]]  # devices and versions, how many of the runs they made
+    chance: float | None = None  # the accuracy of guessing, where all runs have the same data
 
 
 def makers(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -76,10 +76,7 @@ def _curves(rows: Sequence[Row], best: Sequence[Optimum]) -> list[dict[str, Any]
     return curves[:MOST_CURVES]
 
 
-def draw(
-    result: Result, folder: Path, *, title: str,
-    chance: float | None = None, target: str = "",
-) -> list[str]:  # fmt: skip
+def draw(result: Result, folder: Path, *, title: str, target: str = "") -> list[str]:
     """Chooses the best rates, fits the regimes, draws everything; returns the files' names."""
     rows, axes = result.rows, result.axes
     if not rows:
@@ -97,7 +94,7 @@ def draw(
         rows=rows,
         optima=[dataclasses.asdict(one) for one in best],
         regimes=[dataclasses.asdict(fit) for fit in fits],
-        chance=chance,
+        chance=result.chance,
         command=command_of(axes, result.base),
         curves=_curves(rows, best),
         facts={f"{maker['runs']} runs made": maker for maker in result.makers},
@@ -152,13 +149,8 @@ def finish(result: Result, options: Options, *, title: str) -> int:
       OSError: if a file cannot be written; the runs are kept.
     """
     folder = options.out.expanduser()
-    datasets = {row["dataset"] for row in result.rows}
-    chance = None
-    if len(datasets) == 1:
-        with contextlib.suppress(ValueError, OSError, ImportError):
-            chance = 1 / data.load(datasets.pop(), options.data_dir).num_classes
     try:
-        files = draw(result, folder, title=title, chance=chance, target=options.target)
+        files = draw(result, folder, title=title, target=options.target)
         _write_settings(result, folder)
     except OSError as error:
         raise OSError(f"{error}; the runs are kept, and the same command goes on.") from error

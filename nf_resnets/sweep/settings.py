@@ -131,10 +131,13 @@ for _name, _hint in typing.get_type_hints(RunSettings).items():
     _parts = typing.get_args(_hint) if isinstance(_hint, types.UnionType) else (_hint,)
     FIELDS[_name] = (next(p for p in _parts if p is not type(None)), type(None) in _parts)
 
+MOST_STEPS = 2**31 // 40
+"""Steps of a run, of which int32 counts the forty-fold."""
+
 # Of a number its smallest value, whether that itself is allowed, and what it must stay below.
 _RANGES: dict[str, tuple[float, bool, float]] = {
     "batch_size": (1, True, math.inf),
-    "steps": (0, True, 2**31 / 40),
+    "steps": (0, True, MOST_STEPS),
     "peak_lr": (0, False, 1e38),
     "momentum": (0, True, 1),
     "alpha": (-math.inf, False, math.inf),

@@ -107,8 +107,8 @@ class HostSteps:
         pending: collections.deque[Any] = collections.deque()
         rows: list[list[float]] = []
         loss: Any = None
-        for step in range(int(counts[0])):
-            batch = self._next(first + step, loss)
+        for _ in range(int(counts[0])):
+            batch = self._next(loss)
             states, metrics = self._step(states, batch)
             loss = metrics["loss"]
             pending.append([metrics[name] for name in self._metrics])
@@ -122,14 +122,9 @@ class HostSteps:
         columns = {name: curve[None, :, index] for index, name in enumerate(self._metrics)}
         return Steps(states, columns, np.array([len(rows)], np.int32), np.array([diverged]))
 
-    def _next(self, step: int, loss: Any) -> Any:
+    def _next(self, loss: Any) -> Any:
         start = time.perf_counter()
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            raise ValueError(
-                f"the stream ended before step {step}; expected more batches."
-            ) from None
+        batch = next(self._batches)
         # A device that is still computing has not waited, however long the host has.
         if loss is None or loss.is_ready():
             self.seconds_waited += time.perf_counter() - start
