@@ -110,7 +110,7 @@ def bleu(translations: Iterable[str], *references: Iterable[str], language: str 
         tokenizers of their own; all others have ``13a``.
 
     Raises:
-      ValueError: if there are none, not as many of both, or one is no text.
+      ValueError: if there are none, or not as many of both.
       ModuleNotFoundError: if sacrebleu is not installed.
 
     Source: Papineni et al., *BLEU*, ACL 2002; Post, *A Call for Clarity in Reporting BLEU Scores*,
@@ -121,8 +121,7 @@ def bleu(translations: Iterable[str], *references: Iterable[str], language: str 
       >>> round(score), signature.split("|")[0]
       (100, 'nrefs:1')
     """
-    judged = as_sentences(translations, "translations")
-    lists = [as_sentences(each, "references") for each in references]
+    judged, *lists = map(as_sentences, (translations, *references))
     if not judged or {len(judged)} != set(map(len, lists)):
         raise ValueError(
             f"{len(judged)} translations and {list(map(len, lists))} references found; expected as "

@@ -59,19 +59,11 @@ class Vocabulary:
         return str(_processor(self.target).decode(list(sentence)))
 
 
-def as_sentences(sentences: Iterable[str], name: str = "sentences") -> list[str]:
-    """Makes a list of sentences; one string, or what UTF-8 cannot encode, is refused."""
-    if isinstance(sentences, str | bytes):
-        raise ValueError(f"{name} is one {type(sentences).__name__}; expected a list of sentences.")
-    texts = list(sentences)
-    for index, sentence in enumerate(texts):
-        try:
-            sentence.encode()
-        except (AttributeError, UnicodeEncodeError):  # or a byte of another encoding
-            raise ValueError(
-                f"{name}[{index}] is {sentence!a:.40}; expected text that UTF-8 can encode."
-            ) from None
-    return texts
+def as_sentences(sentences: Iterable[str]) -> list[str]:
+    """Makes a list of sentences; one string, whose letters would be taken for them, is refused."""
+    if isinstance(sentences, str):
+        raise ValueError("one string found; expected a list of sentences.")
+    return list(sentences)
 
 
 def _encoded(model: bytes, sentences: Iterable[str]) -> list[list[int]]:
@@ -91,12 +83,12 @@ def train_vocabulary(
       joint: whether both languages share their tokens, as in the published recipes.
 
     Raises:
-      ValueError: if the sentences are empty, too few for a vocabulary of that size, or no text.
+      ValueError: if the sentences are empty, or too few for a vocabulary of that size.
 
     Source: Sennrich, Haddow, Birch, *Neural Machine Translation of Rare Words with Subword Units*,
     ACL 2016; Kudo, Richardson, *SentencePiece*, EMNLP 2018.
     """
-    source, target = as_sentences(source, "source"), as_sentences(target, "target")
+    source, target = as_sentences(source), as_sentences(target)
     if joint:
         model = _train([*source, *target], size)
         return Vocabulary(model, model)
