@@ -15,7 +15,7 @@ import tyro
 
 from nf_resnets import machine
 from nf_resnets.cli.sweep import Sweep
-from nf_resnets.sweep import command, results
+from nf_resnets.sweep import command
 from nf_resnets.sweep.options import Options
 
 TINY = ("--model", "wrn-10-1", "--stem-channels", "2", "--steps", "6")
@@ -57,17 +57,6 @@ def test_a_sweep_ends_in_a_table_figures_and_a_report(made):
     assert (maker["runs"], maker["processor"]) == (12, machine.processor())
     assert not (out / "checkpoints").exists()
     assert len(list((out / "tensorboard").iterdir())) == 12
-
-
-def test_the_same_command_again_makes_nothing_new(made, monkeypatch, capsys):
-    out, _ = made
-    axes = ("peak_lr=2^-5:2^-3", "seed=0:1", "scheme=skipinit,alpha_one")
-    before = (out / "rows.csv").read_text()
-    # The figures of the first one are looked at.
-    monkeypatch.setattr(results.plotting, "sweep_figures", lambda *args, **kwargs: [])
-    here(monkeypatch, "--grid", *axes, *TINY, "--out", out)
-    assert "0 programs compiled." in capsys.readouterr().out
-    assert (out / "rows.csv").read_text() == before
 
 
 def test_a_dry_run_says_what_it_would_take(made, monkeypatch, capsys):

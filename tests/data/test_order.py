@@ -5,23 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets.data import batch_indices, epoch_order, steps_per_epoch
-
-
-def _batch(seed, step, num_examples, batch_size):
-    epoch = step // steps_per_epoch(num_examples, batch_size)
-    order = epoch_order(seed, epoch, num_examples)
-    return batch_indices(order, step, batch_size)
-
-
-@pytest.mark.parametrize(("num_examples", "batch_size"), [(103, 10), (5, 1)])
-def test_every_example_once_per_epoch(num_examples, batch_size):
-    steps = steps_per_epoch(num_examples, batch_size)
-    assert steps == num_examples // batch_size
-    batches = jax.jit(jax.vmap(lambda step: _batch(3, step, num_examples, batch_size)))
-    for seen in np.asarray(batches(jnp.arange(3 * steps))).reshape(3, -1):
-        assert len(set(seen.tolist())) == len(seen) == steps * batch_size
-        assert set(seen.tolist()) <= set(range(num_examples))
+from nf_resnets.data import batch_indices, epoch_order
 
 
 def test_epochs_and_seeds_differ_and_repeat():

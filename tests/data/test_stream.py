@@ -59,20 +59,6 @@ def test_every_batch_is_what_order_and_crops_say(dataset, default):
             np.testing.assert_array_equal(batch["image"][row], expected)
 
 
-def test_an_epoch_has_every_example_at_most_once_and_crops_anew(default):
-    first, second = default[:PER_EPOCH], default[PER_EPOCH : 2 * PER_EPOCH]
-    seen = [np.concatenate([batch["index"] for batch in epoch]) for epoch in (first, second)]
-    for indices in seen:
-        assert len(set(indices.tolist())) == len(indices) == 144
-    images = [
-        {int(i): x for batch in epoch for i, x in zip(batch["index"], batch["image"], strict=True)}
-        for epoch in (first, second)
-    ]
-    both = images[0].keys() & images[1].keys()
-    assert len(both) > 100
-    assert not any(np.array_equal(images[0][i], images[1][i]) for i in both)
-
-
 @pytest.mark.parametrize("first", [1, PER_EPOCH])
 def test_a_resumed_stream_goes_on_exactly(dataset, default, first):
     assert_same(batches(dataset, first_step=first), default[first:])
