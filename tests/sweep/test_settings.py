@@ -83,10 +83,8 @@ def test_axes_are_read_as_they_are_written():
     ("axis", "sentence"),
     [
         ("peak_lr=0.1,,0.2", "peak_lr=''"),
-        ("peak_lr=2^-9999", "peak_lr='2^-9999'"),
         ("peak_lr=0.1:0.5", "peak_lr='0.1:0.5' found; expected a range of powers of one base"),
         ("seed=0:4,9:5", "'seed=0:4,9:5' has a range without values"),
-        ("seed=0:99999999", "seed='0:99999999'"),
     ],
 )
 def test_a_bad_axis_is_refused_in_one_sentence_that_names_field_and_value(axis, sentence):
