@@ -11,7 +11,7 @@ from nf_resnets import analysis
 from nf_resnets.models import CifarResNet, ResNet, WideResNet
 from nf_resnets.models.blocks import dropped
 from nf_resnets.models.layers import dropout
-from tests.models.trees import quick_jit
+from tests.models.trees import quick_jit, random_variables
 from tests.training import small
 
 IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((6, 8, 8, 1)), "float32")
@@ -53,7 +53,7 @@ def test_the_layers_of_a_branch_draw_from_folds_of_their_own():
 @pytest.mark.slow
 def test_recomputed_blocks_draw_the_same():
     model = WideResNet(depth=16, scheme="rezero", stem_channels=4, conv_dropout=0.2)
-    params = small.he_variables(model)["params"]
+    params = random_variables(model, 0, (8, 8, 1), branch=1.0)["params"]
 
     def gradient(model):
         def loss(params):
@@ -79,7 +79,7 @@ def test_recomputed_blocks_draw_the_same():
 )
 def test_in_the_test_there_is_no_noise_and_in_training_there_is(model):
     noisy = model.clone(conv_dropout=0.3)
-    params = small.he_variables(noisy)["params"]
+    params = random_variables(noisy, 0, (8, 8, 1), branch=1.0)["params"]
     programs = [jax.make_jaxpr(one.apply)({"params": params}, IMAGES) for one in (model, noisy)]
     assert str(programs[0]) == str(programs[1])
     found, plain = applied(noisy, params), applied(model, params)
@@ -89,7 +89,7 @@ def test_in_the_test_there_is_no_noise_and_in_training_there_is(model):
 def test_channels_are_dropped_in_the_last_two_stages_only():
     """RescaleNet's recipe: of three stages, what the keys change begins with the second."""
     model = CifarResNet(depth=8, scheme="plain", stem_channels=2, conv_dropout=0.5)
-    params = small.he_variables(model)["params"]
+    params = random_variables(model, 0, (8, 8, 1), branch=1.0)["params"]
 
     @quick_jit
     def branches(key):
@@ -107,7 +107,7 @@ def test_channels_are_dropped_in_the_last_two_stages_only():
 @pytest.mark.parametrize("network", [CifarResNet(depth=8), WideResNet(depth=10)], ids=str)
 def test_dropout_stands_before_the_head_in_training_only(network):
     model = network.clone(scheme="regularized_skipinit", stem_channels=2, dropout=0.5)
-    params = small.he_variables(model)["params"]
+    params = random_variables(model, 0, (8, 8, 1), branch=1.0)["params"]
     # With the head as the identity on what it is given, logits are features.
     features = params["head"]["kernel"].shape[0]
     params["head"] = {"kernel": jnp.eye(features, 10), "bias": jnp.zeros(10)}

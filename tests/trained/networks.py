@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 
@@ -11,25 +10,15 @@ import numpy as np
 import pytest
 
 from nf_resnets import models, trained
-
-
-@functools.cache
-def shapes(model, image=(8, 8, 1)):
-    inputs = [jax.ShapeDtypeStruct((1, *image), np.float32)]
-    if isinstance(model, models.Transformer):
-        inputs = [jax.ShapeDtypeStruct((1, 2), np.int32)] * 2
-    return jax.eval_shape(model.init, jax.random.key(0), *inputs)
+from tests.models.trees import random_like, random_variables
 
 
 def drawn(model, image=(8, 8, 1), seed=0):
     """Variables of the network's shapes, all leaves different; variances positive."""
-    rng = np.random.default_rng(seed)
-
-    def draw(path, leaf):
-        value = 0.3 * rng.standard_normal(leaf.shape)
-        return (np.abs(value) + 0.5 if path[-1].key == "var" else value).astype(leaf.dtype)
-
-    return jax.tree_util.tree_map_with_path(draw, shapes(model, image))
+    if isinstance(model, models.Transformer):
+        tokens = [jax.ShapeDtypeStruct((1, 2), np.int32)] * 2
+        return random_like(jax.eval_shape(model.init, jax.random.key(0), *tokens), seed)
+    return random_variables(model, seed, image)
 
 
 def takes(image=(8, 8, 1), classes=10, **changes):

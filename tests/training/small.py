@@ -10,7 +10,6 @@ import math
 import threading
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -68,24 +67,6 @@ def sgd(hyper):
 
 def wide_resnet(scheme, depth=10):
     return models.WideResNet(depth=depth, scheme=scheme, stem_channels=4, bn_groups=8)
-
-
-def he_variables(model, size=8, seed=0):
-    """He weights, biases of a tenth, scales around one: no leaf's gradient is blocked by a zero."""
-    rng = np.random.default_rng(seed)
-    images = jax.ShapeDtypeStruct((8, size, size, 1), jnp.float32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)
-
-    def draw(path, leaf):
-        name = path[-1].key
-        noise = rng.standard_normal(leaf.shape).astype(np.float32)
-        if path[0].key == "batch_stats":
-            return np.full(leaf.shape, name == "var", np.float32)
-        if name == "kernel":
-            return noise * np.float32((2 / math.prod(leaf.shape[-4:-1])) ** 0.5)
-        return np.float32(name in ("multiplier", "alpha", "scale")) + np.float32(0.1) * noise
-
-    return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 def state_of(variables, seed=3, optimizer=sgd, **hyper):

@@ -13,6 +13,7 @@ from nf_resnets.models.blocks import PreActivationBlock
 from nf_resnets.models.layers import Conv, Dense
 from nf_resnets.models.stage import Stage
 from nf_resnets.training.images import make_train_steps
+from tests.models.trees import random_variables
 from tests.training import small
 
 STEPS, BATCH = 4, 16  # of 48 examples: the fourth step begins the second epoch
@@ -51,7 +52,7 @@ def model_of(scheme):
 
 
 def state_of(scheme):
-    return small.state_of(small.he_variables(model_of(scheme)))
+    return small.state_of(random_variables(model_of(scheme), 0, (8, 8, 1), branch=1.0))
 
 
 def on_mesh(scheme, devices, parts):

@@ -6,6 +6,7 @@ import pytest
 
 from nf_resnets import models, training
 from nf_resnets.training.evaluate import make_evaluate
+from tests.models.trees import random_variables
 from tests.training import small
 
 COUNT = 53  # a prime, so that no batch divides it
@@ -50,7 +51,7 @@ def test_the_whole_split_once(batch_size, data):
 
 def test_batch_norm_uses_its_running_statistics():
     model = small.wide_resnet("batchnorm")
-    variables = small.he_variables(model)
+    variables = random_variables(model, 0, (8, 8, 1), branch=1.0)
     rng = np.random.default_rng(5)
     statistics = jax.tree.map(
         lambda leaf: leaf + rng.uniform(0, 0.5, leaf.shape).astype(np.float32),
