@@ -154,8 +154,7 @@ def _batch(dataset: data.Dataset, options: Analyze) -> tuple[jax.Array, jax.Arra
     """Normalized images ``[B, H, W, C]`` and labels ``[B]``, chosen by the seed."""
     rng = np.random.default_rng(options.seed)
     chosen = rng.permutation(len(dataset.train.labels))[: options.batch_size]
-    pixels = jnp.asarray(dataset.train.images[chosen])
-    images = data.normalize(pixels, jnp.asarray(dataset.mean), jnp.asarray(dataset.std))
+    images = data.normalize(dataset.train.images[chosen], dataset.mean, dataset.std)
     return images, jnp.asarray(dataset.train.labels[chosen])
 
 

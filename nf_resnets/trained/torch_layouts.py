@@ -38,14 +38,11 @@ class Layout:
     def theirs(self, ours: str) -> str | None:
         """Their name of one of our layers or scalars, or None."""
         for pattern, theirs in self.names.items():
-            if match := re.fullmatch(_regex(pattern), ours):
+            regex = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(pattern))
+            if match := re.fullmatch(regex, ours):
                 numbers = {name: int(number) for name, number in match.groupdict().items()}
                 return theirs.format(**numbers, **{f"{n}0": i - 1 for n, i in numbers.items()})
         return None
-
-
-def _regex(name: str) -> str:
-    return re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(name))
 
 
 _FIXUP_NAMES = {
