@@ -36,17 +36,15 @@ class Regimes:
     Errors are standard errors of the logarithm to base 2: a range ends at ``value * 2**error``.
 
     Attributes:
-      group: the fields and values that all points share.
-      metric: by what the best rates were chosen.
       shows: which of the two parts the data show.
       slope: ``eta/B`` of small batches; None if the data do not show it.
       largest: the rate of large batches; None if the data do not show it.
       batch_size: ``largest / slope``, where the parts meet; None unless both show.
       left_out: of each batch size that is not in the fit the reason.
+      group: the fields and values that all points share.
+      metric: by what the best rates were chosen.
     """
 
-    group: dict[str, Any]
-    metric: str
     shows: Shows
     slope: float | None
     slope_error: float | None
@@ -55,14 +53,14 @@ class Regimes:
     batch_size: float | None
     batch_size_error: float | None
     left_out: Mapping[float, str] = dataclasses.field(default_factory=dict)
+    group: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    metric: str = ""
 
 
 def regimes(
     points: Sequence[Point | tuple[float, float | None, float | None, float | None]],
     *,
     factor: float = 2.0,
-    group: Mapping[str, Any] | None = None,
-    metric: str = "",
 ) -> Regimes:
     """Fits the curve ``eta = min(slope * B, largest)`` to the best rates of several batch sizes.
 
@@ -76,8 +74,6 @@ def regimes(
     Args:
       points: ``(batch_size, best, low, high)`` or ``Point``, in any order.
       factor: the factor between neighbouring rates of the grid.
-      group: what the points share, kept in the result.
-      metric: by what the best rates were chosen, kept in the result.
 
     Source: De and Smith 2020, the experiments on batch size. The exact fit is ours.
 
@@ -111,8 +107,6 @@ def regimes(
         fitted[name] = 2**number if shown[name] else None
         fitted[f"{name}_error"] = deviation if shown[name] else None
     return Regimes(
-        dict(group or {}),
-        metric,
         shows="both" if both else "linear" if linear else "saturated" if saturated else "neither",
         left_out={size: reason for size, reason in reasons.items() if reason},
         **fitted,
@@ -130,7 +124,8 @@ def regimes_of(optima: Sequence[Optimum]) -> list[Regimes]:
         factors = [high.rate / low.rate for low, high in pairs]
         points = [Point(e.group["batch_size"], e.best, e.low, e.high, e.at_edge) for e in curve]
         factor = statistics.median_high(factors) if factors else 2.0
-        fits.append(regimes(points, factor=factor, group=group, metric=curve[0].metric))
+        fit = regimes(points, factor=factor)
+        fits.append(dataclasses.replace(fit, group=group, metric=curve[0].metric))
     return fits
 
 

@@ -62,10 +62,7 @@ class Optimum:
     at_edge: Edge | None = None
 
 
-def optimum(
-    rows: Iterable[Row], *, metric: str = "test_accuracy",
-    group: Mapping[str, Any] | None = None,
-) -> Optimum:  # fmt: skip
+def optimum(rows: Iterable[Row], *, metric: str = "test_accuracy") -> Optimum:
     """Returns the best learning rate of a group of runs and the range of rates as good.
 
     The best rate has the best mean over its seeds, of equal ones it is the smallest; as good is
@@ -81,7 +78,6 @@ def optimum(
     Args:
       rows: one for each run, with ``state``, the metric, the rate and the seed.
       metric: one of ``METRICS``.
-      group: what the runs share, kept in the result.
 
     Raises:
       ValueError: if two runs have the same rate and seed.
@@ -97,7 +93,7 @@ def optimum(
       (0.5, 0.5, 0.5, None)
     """
     summaries = tuple(_summary(*each, metric) for each in sorted(_by_rate(rows).items()))
-    tried = Optimum(dict(group or {}), metric, summaries)
+    tried = Optimum({}, metric, summaries)
     rates = [one for one in summaries if one.n or one.diverged]
     places = [(one.diverged / (one.n + one.diverged), METRICS[metric] * one.mean, one)
               for one in rates if one.mean is not None]  # fmt: skip
@@ -140,7 +136,9 @@ def optima(
     groups = grouped(rows, by)
     columns = [_in_order(column) for column in zip(*groups, strict=True)]
     return [
-        optimum(groups[values], group=dict(zip(by, values, strict=True)), metric=metric)
+        dataclasses.replace(
+            optimum(groups[values], metric=metric), group=dict(zip(by, values, strict=True))
+        )
         for values in sorted(
             groups, key=lambda values: [c.index(x) for c, x in zip(columns, values, strict=True)]
         )
