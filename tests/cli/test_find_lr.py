@@ -8,23 +8,17 @@ from nf_resnets.cli.find_lr import STEPS, FindLr, answer
 from nf_resnets.sweep import Rows, optimum
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.settings import RunSettings
+from tests.sweep.test_select import runs
 
 
 def best(losses):
-    """The optimum of runs with these losses at each rate; None is a diverged run."""
-    return optimum(
-        [
-            {"state": "finished" if loss else "diverged", "peak_lr": rate, "seed": seed,
-             "train_loss": loss}
-            for rate, seeds in losses.items()
-            for seed, loss in enumerate(seeds)
-        ],
-        metric="train_loss",
-    )  # fmt: skip
+    """The optimum of runs with these losses at each rate."""
+    return optimum(runs(losses, "train_loss"), metric="train_loss")
 
 
 def test_the_rate_its_range_and_what_diverged_are_said():
-    found = {0.25: (0.9, 0.9), 0.5: (0.5, 0.6), 1.0: (0.4, 0.6), 2.0: (0.1, None), 4.0: (None,) * 2}
+    found = {0.25: (0.9, 0.9), 0.5: (0.5, 0.6), 1.0: (0.4, 0.6), 2.0: (0.1, "diverged"),
+             4.0: ("diverged", "diverged")}  # fmt: skip
     # 2^1 is better where it finishes, and no rate to take. The deviation at 2^0 is 0.14.
     assert answer(best(found)) == (
         "The best rate is 2^0 (2^-1 to 2^0): training loss 0.5.\n"
@@ -35,7 +29,7 @@ def test_the_rate_its_range_and_what_diverged_are_said():
         "The best rate is 2^0: training loss 0.4. It is the highest of the rates tried: widen "
         "--rates.\nTake 2^0 for longer runs.\nDiverged: none."
     )
-    assert answer(best({1.0: (None,)})) == (
+    assert answer(best({1.0: ("diverged",)})) == (
         "No run finished, so there is no best rate.\nDiverged: 2^0 (1 of 1)."
     )
 
