@@ -7,27 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import data, init, models, optim
+from nf_resnets import init, models, optim
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.settings import make
 from tests.models.trees import quick_jit
 from tests.sweep import small
 
-
-@pytest.fixture(scope="module")
-def digits():
-    return data.load("digits")
-
-
+DIGITS = small.load("digits")
 KEY = jax.random.key(0)
 HEAD = {"head": {"kernel": 2 * np.ones((4, 3), np.float32)}, "bias_head": np.ones((), np.float32)}
 
 
 @pytest.mark.parametrize("name", optim.NAMES)
-def test_sweeps(name, digits):
+def test_sweeps(name):
     settings = make({**small.BASE, "optimizer": name, "scheme": "fixup", "weight_decay": 0.1})
-    kind = image_task.kind_of(settings, digits)
+    kind = image_task.kind_of(settings, DIGITS)
     hyper = {**image_task.hyper_of(settings), "learning_rate": 0.5}
     rule = image_task.optimizer(kind, hyper)
     gradient = jax.tree.map(np.ones_like, HEAD)
@@ -35,27 +30,27 @@ def test_sweeps(name, digits):
     # Each rule moves by the rate times the sign of these gradients, which are 1; decay adds to it.
     assert float(updates["head"]["kernel"][0, 0]) == pytest.approx(-0.5 * (1 + 0.1 * 2), rel=1e-5)
     assert float(updates["bias_head"]) == pytest.approx(-0.05 * (1 + 0.1), rel=1e-5)
-    task, sgd = ImageTask(lambda name: digits), dataclasses.replace(settings, optimizer="sgd")
+    task, sgd = ImageTask(small.load), dataclasses.replace(settings, optimizer="sgd")
     assert (task.plan(settings).program == task.plan(sgd).program) == (name == "sgd")
 
 
-def test_dtypes(digits):
+def test_dtypes():
     for dtype in models.DTYPES:
         settings = make({**small.BASE, "dtype": dtype})
-        found = image_task.make_model(image_task.kind_of(settings, digits), digits)
+        found = image_task.make_model(image_task.kind_of(settings, DIGITS), DIGITS)
         assert found.dtype == jnp.dtype(dtype)
     plain, cast = small.make({"dtype": models.DTYPES, "seed": (0,)}).plans
     assert plain.key != cast.key and plain.program != cast.program
 
 
 @pytest.mark.slow
-def test_a_base_network_of_a_sweep(digits):
+def test_a_base_network_of_a_sweep():
     """Rates tuned at one size, for a network twice as wide and of four times as many branches."""
     given = {"model": "wrn-28-4", "stem_channels": 4, "scheme": "completep", "steps": 4}
-    task = ImageTask(lambda name: digits)
+    task = ImageTask(small.load)
     settings = make({**given, "base_model": "wrn-10-2"})
     kind = task.kind(settings)
-    model = image_task.make_model(kind, digits)
+    model = image_task.make_model(kind, DIGITS)
     np.testing.assert_allclose(model.scheme.constants(12).residual, 1 / 4)
     assert task.start(task.plan(settings)).scheme is model.scheme
 

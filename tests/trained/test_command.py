@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from nf_resnets import data, trained
+from nf_resnets import data, models, trained
 from nf_resnets.cli import networks as command
 from nf_resnets.command_line import finish
 from nf_resnets.trained.fit import SETTINGS
 from nf_resnets.trained.fit_translation import TranslationRecipe
 from nf_resnets.trained.predict import predict
+from nf_resnets.translation import train_vocabulary, translate
 from tests.trained.conftest import wanted
 from tests.trained.networks import drawn
 from tests.trained.test_from_torch import checkpoint
@@ -106,38 +107,24 @@ def test_mistakes_end_with_a_sentence(home, tmp_path, capsys):
     assert out.startswith(str(good)) and out.count("\n") == 1 and "text.png cannot be read" in err
 
 
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    pytest.importorskip("sentencepiece")
-    from nf_resnets import models
-    from nf_resnets.translation.vocabulary import train_vocabulary
-
-    vocabulary = train_vocabulary(["ein haus am see"] * 3, ["a house by the lake"] * 3, size=24)
-    model = models.Transformer(vocab_size=vocabulary.target_size, num_layers=1, d_model=8,
-                               num_heads=2, d_ff=8, max_length=32)  # fmt: skip
-    inputs = trained.Sentences("de", "en", vocabulary.source, vocabulary.target)
-    path = tmp_path_factory.mktemp("translator") / "net.safetensors"
-    return trained.save(path, model, drawn(model), inputs=inputs)
-
-
-def test_sentences_are_translated(translator, capsys):
+def test_sentences_are_translated(tmp_path, capsys):
     """As the library's function does it: the words of an untrained network mean nothing."""
-    from nf_resnets.translation.translate import translate
-    from nf_resnets.translation.vocabulary import Vocabulary
-
+    pytest.importorskip("sentencepiece")
+    words = train_vocabulary(["ein haus am see"] * 3, ["a house by the lake"] * 3, size=24)
+    model = models.Transformer(vocab_size=words.target_size, num_layers=1, d_model=8,
+                               num_heads=2, d_ff=8, max_length=32)  # fmt: skip
+    inputs = trained.Sentences("de", "en", words.source, words.target)
+    path = trained.save(tmp_path / "net.safetensors", model, drawn(model), inputs=inputs)
     sentences = ("ein haus", "am see")
-    assert finish(command.Predict(translator, sentence=sentences, beam=2)) == 0
+    assert finish(command.Predict(path, sentence=sentences, beam=2)) == 0
     out = said(capsys)[0]
-    found = trained.load(translator)
-    vocabulary = Vocabulary(found.inputs.source_vocabulary, found.inputs.target_vocabulary)
-    expected = translate(found.model, found.variables["params"], vocabulary, sentences, beam=2)
+    params = trained.load(path).variables["params"]
+    expected = translate(model, params, words, sentences, beam=2)
     assert out.splitlines() == [sentence or "" for sentence in expected]
-    long = fails(command.Predict(translator, sentence=("haus " * 10_000,)), capsys)
+    long = fails(command.Predict(path, sentence=("haus " * 10_000,)), capsys)
     assert "tokens; expected at most max_length=32" in long
-    assert "expected --sentence" in fails(command.Predict(translator, (Path("a.png"),)), capsys)
-    assert "which takes sentences" in fails(
-        command.Export(translator, translator.parent / "x"), capsys
-    )
+    assert "expected --sentence" in fails(command.Predict(path, (Path("a.png"),)), capsys)
+    assert "which takes sentences" in fails(command.Export(path, tmp_path / "x"), capsys)
 
 
 def test_a_published_checkpoint_is_kept(tmp_path, capsys):
