@@ -68,8 +68,7 @@ def _curves(rows: Sequence[Row], best: Sequence[Optimum]) -> list[dict[str, Any]
         at_best = {**one.group, "peak_lr": one.best, "state": "finished"}
         for row in rows:
             if all(row[name] == at_best[name] for name in at_best):
-                history = row.get("history", ())  # a committed table has none
-                epochs = [each for each in history if each.get("train_loss") is not None]
+                epochs = [each for each in row["history"] if each.get("train_loss") is not None]
                 curve = {name: [each[name] for each in epochs] for name in ("step", "train_loss")}
                 if len(epochs) > 1:
                     curves.append({"group": dict(one.group), **curve})
