@@ -63,11 +63,6 @@ def shard_runs(tree: Any, mesh: Mesh) -> Any:
 
 def _put(tree: Any, sharding: NamedSharding) -> Any:
     def put(leaf: Any) -> jax.Array:
-        if isinstance(leaf, jax.Array) and not (
-            leaf.is_fully_addressable or leaf.is_fully_replicated
-        ):
-            # No process holds the whole value: the devices themselves must send the parts.
-            return jax.jit(lambda value: value, out_shardings=sharding)(leaf)
         # Every process holds the whole value, and gives its own devices their parts of it.
         value = np.asarray(leaf)
         return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
