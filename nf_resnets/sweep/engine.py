@@ -63,21 +63,13 @@ class Task(Protocol):
         """See :class:`nf_resnets.training.Hooks`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Wave:
-    """Runs of one program that train together, from their first step to their last."""
+Wave = tuple[Plan, ...]
+"""Runs of one program that train together, from their first step to their last."""
 
-    plans: tuple[Plan, ...]
 
-    @property
-    def program(self) -> str:
-        """The name of their program."""
-        return self.plans[0].program
-
-    @property
-    def name(self) -> str:
-        """The name of the folder of their checkpoints, which follows from the runs."""
-        return hashlib.sha256("".join(plan.key for plan in self.plans).encode()).hexdigest()[:20]
+def name_of(wave: Wave) -> str:
+    """The name of the folder of a wave's checkpoints, which follows from its runs."""
+    return hashlib.sha256("".join(plan.key for plan in wave).encode()).hexdigest()[:20]
 
 
 def cut(plans: Iterable[Plan], most: int, begun: Iterable[Sequence[str]] = ()) -> list[Wave]:
@@ -91,7 +83,7 @@ def cut(plans: Iterable[Plan], most: int, begun: Iterable[Sequence[str]] = ()) -
     waves = []
     for keys in begun:
         if left.keys() >= set(keys):
-            waves.append(Wave(tuple(left.pop(key) for key in keys)))
+            waves.append(tuple(left.pop(key) for key in keys))
     groups: dict[str, list[Plan]] = {}
     for plan in left.values():
         groups.setdefault(plan.program, []).append(plan)
@@ -101,7 +93,7 @@ def cut(plans: Iterable[Plan], most: int, begun: Iterable[Sequence[str]] = ()) -
         width, longer = divmod(len(group), count)
         ends = [width * (n + 1) + min(n + 1, longer) for n in range(count)]
         starts = [0, *ends[:-1]]
-        waves += [Wave(tuple(group[a:b])) for a, b in zip(starts, ends, strict=True)]
+        waves += [tuple(group[a:b]) for a, b in zip(starts, ends, strict=True)]
     return waves
 
 
@@ -173,7 +165,7 @@ def make(
     width = axis * (execution.runs_per_device or (1 if on_cpu else RUNS_PER_DEVICE))
     index, count = rows.shard
     # A shard's part follows from the grid alone: what others have begun or ended changes with time.
-    part = [plan for wave in cut(plans, width)[index::count] for plan in wave.plans]
+    part = [plan for wave in cut(plans, width)[index::count] for plan in wave]
     missing = _missing(cut(part, width, begun), rows, begun)
     work = _Work(task, rows, execution, callback, stop, programs, axis, missing)
     threads = min(execution.workers or default_workers(devices), len(work.queue))
@@ -225,9 +217,9 @@ def _missing(waves: Iterable[Wave], rows: Rows, begun: Sequence[Sequence[str]]) 
     """The waves with runs to make: begun ones whole, others without the runs that are over."""
     missing = []
     for wave in waves:
-        left = tuple(plan for plan in wave.plans if plan.key not in rows)
+        left = tuple(plan for plan in wave if plan.key not in rows)
         if left:
-            missing.append(wave if [plan.key for plan in wave.plans] in begun else Wave(left))
+            missing.append(wave if [plan.key for plan in wave] in begun else left)
     return missing
 
 
@@ -325,7 +317,7 @@ class _Work:
                 wave = self.next(name)
                 if wave is None:
                     return
-                name, program = wave.program, self.one(wave, program)
+                name, program = wave[0].program, self.one(wave, program)
         except Stopped:
             pass
         except BaseException as error:
@@ -336,20 +328,21 @@ class _Work:
         with self.lock:
             if not self.queue:
                 return None
-            order = [(w.program != program, w.program in self.taken) for w in self.queue]
+            names = [wave[0].program for wave in self.queue]
+            order = [(name != program, name in self.taken) for name in names]
             wave = self.queue.pop(order.index(min(order)))
-            self.taken.add(wave.program)
+            self.taken.add(wave[0].program)
             return wave
 
     def one(self, wave: Wave, program: Program | None) -> Program | None:
         """Trains a wave; what raises becomes rows of its runs. Returns the program that it used."""
-        place = self.rows.folder / "checkpoints" / wave.name
-        width = -(-len(wave.plans) // self.axis)
+        place = self.rows.folder / "checkpoints" / name_of(wave)
+        width = -(-len(wave) // self.axis)
         try:
             me = threading.current_thread()
             self.compiling.add(me)
             try:
-                program = self.programs.get(wave.plans[0], width)
+                program = self.programs.get(wave[0], width)
             finally:
                 self.compiling.discard(me)
             if self.must_stop() and jax.process_count() == 1:
@@ -357,8 +350,8 @@ class _Work:
             writes, checkpoints = hosts.is_process_zero(), Checkpoints(place)
             train(
                 program,
-                [self.task.start(plan) for plan in wave.plans],
-                wave.plans,
+                [self.task.start(plan) for plan in wave],
+                wave,
                 checkpoints=checkpoints,
                 hooks=Hooks(
                     callback=self.callback if writes else Callbacks(),
@@ -386,17 +379,17 @@ class _Work:
         """Records what raised; a wave that is too large for the memory is tried in halves."""
         text = str(error)
         oom = "RESOURCE_EXHAUSTED" in text or "ut of memory" in text
-        half = len(wave.plans) // 2
-        if oom and len(wave.plans) > self.axis:
-            self.callback.on_message(f"{len(wave.plans)} runs at a time do not fit the memory")
+        half = len(wave) // 2
+        if oom and len(wave) > self.axis:
+            self.callback.on_message(f"{len(wave)} runs at a time do not fit the memory")
             with self.lock:
-                self.queue[:0] = [Wave(wave.plans[:half]), Wave(wave.plans[half:])]
+                self.queue[:0] = [wave[:half], wave[half:]]
             return
         shutil.rmtree(place, ignore_errors=True)
         failed = [
             row_of(plan, "oom" if oom else "failed", f"{type(error).__name__}: {text}")
             | {"traceback": traceback.format_exc()}
-            for plan in wave.plans
+            for plan in wave
         ]
         for row in self.record(failed):
             self.callback.on_run_end(row["key"], row["state"], row)
