@@ -22,9 +22,6 @@ from nf_resnets.data.order import seed_key
 _AUGMENT, _MIXUP = 0xA06_0000, 0xA06_0001
 _CROP, _FLIP, _CUTOUT = 0, 1, 2
 
-# Pixels of padding up to which images are shifted together.
-_MOST_SHIFTED = 16
-
 
 def example_keys(seed: ArrayLike, step: ArrayLike, positions: jax.Array) -> jax.Array:
     """Returns one PRNG key per image, a function of seed, step and place in the global batch only.
@@ -63,8 +60,6 @@ def random_crop(images: jax.Array, keys: jax.Array, padding: int = 4) -> jax.Arr
         lambda key: jax.random.randint(jax.random.fold_in(key, _CROP), (2,), 0, 2 * padding + 1)
     )(keys)
     one_by_one = partial(_slices, shape=images.shape[1:])
-    if padding > _MOST_SHIFTED:
-        return one_by_one(padded, offsets)
     shifted = partial(_shifted, shape=images.shape[1:])
     return jax.lax.platform_dependent(padded, offsets, cpu=one_by_one, default=shifted)
 
