@@ -29,7 +29,7 @@ class Result:
     exit_code: int  # 0; 1 if runs failed; 143 and the like after a signal
     compiled: int  # programs
     makers: Sequence[Mapping[str, Any]]  # devices and versions, how many of the runs they made
-    chance: float | None = None  # the accuracy of guessing, where all runs have the same data
+    chance: float | None = None  # the accuracy of guessing, where all data have as many classes
 
 
 def makers(rows: Sequence[Row]) -> list[dict[str, Any]]:
