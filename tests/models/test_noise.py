@@ -63,7 +63,7 @@ def test_recomputed_blocks_draw_the_same():
 
     found, expected = gradient(model.clone(remat=True)), gradient(model)
     # Sums in another order; another draw would differ in the first digit.
-    small.assert_close(small.host(found), small.host(expected), rtol=1e-3, atol=1e-4)
+    small.assert_close(jax.device_get(found), jax.device_get(expected), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.every(4)

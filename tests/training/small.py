@@ -101,7 +101,7 @@ def train(steps, states, data, mesh, *, num_steps):
         names = list(found.curve)
         curves.append(np.stack([np.asarray(found.curve[name])[:, :count].T for name in names], 1))
     curve = np.concatenate([np.moveaxis(each, 1, 2) for each in curves])
-    return host(states), {name: curve[..., index] for index, name in enumerate(names)}
+    return jax.device_get(states), {name: curve[..., index] for index, name in enumerate(names)}
 
 
 def reference(apply_fn, state, data, *, num_steps, batch_size, **options):
@@ -120,11 +120,7 @@ def reference(apply_fn, state, data, *, num_steps, batch_size, **options):
         state, metrics = step(state, take(data, order(seed, epoch, count), seed, index))
         curve.append(metrics)
     curve = {name: np.stack([metrics[name] for metrics in curve])[:, None] for name in METRICS}
-    return host(training.stack([state])), curve
-
-
-def host(tree):
-    return jax.tree.map(np.asarray, tree)
+    return jax.device_get(training.stack([state])), curve
 
 
 def assert_close(actual, desired, rtol, atol):

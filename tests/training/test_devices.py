@@ -110,6 +110,6 @@ def test_pmap_with_a_batch_split_by_hand():
         losses.append(np.asarray(metrics["loss"]))
     expected, curve = alone("one fixup")
     for replica in range(2):
-        one = training.unstack(small.host(state), slice(replica, replica + 1))
+        one = training.unstack(jax.device_get(state), slice(replica, replica + 1))
         small.assert_close(one.params, expected.params, **PARAMS)
         np.testing.assert_allclose(np.stack(losses)[:, replica], curve["loss"][:, 0], **METRIC)

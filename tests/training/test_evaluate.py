@@ -29,7 +29,7 @@ def evaluate(apply_fn, params, batch_stats, *, data, batch_size=16):
     mesh = small.mesh_of(1, data)
     compiled = make_evaluate(apply_fn, mesh, batch_size=batch_size)
     params, batch_stats = training.shard_runs((params, batch_stats), mesh)
-    return small.host(compiled(params, batch_stats, training.replicate(SPLIT, mesh)))
+    return jax.device_get(compiled(params, batch_stats, training.replicate(SPLIT, mesh)))
 
 
 @pytest.mark.every(2)

@@ -45,7 +45,7 @@ def estimated(devices):
     estimate = make_estimate_batch_stats(apply_of(devices), mesh, batch_size=BATCH, batches=BATCHES)
     states = training.shard_runs(training.stack([state()]), mesh)
     found = estimate(states, training.replicate(SPLIT, mesh))
-    return training.unstack(small.host(found), 0)
+    return training.unstack(jax.device_get(found), 0)
 
 
 def test_they_are_the_averages_of_the_batches_and_forget_the_running_ones():

@@ -61,7 +61,7 @@ def call(states, counts, sweep=1, data=1, **options):
     states = training.shard_runs(training.stack(states), mesh)
     counts = training.shard_runs(np.asarray(counts, np.int32), mesh)
     split = training.replicate(SPLIT, mesh)
-    return small.host(steps_on(sweep, data, **options)(states, counts, split))
+    return jax.device_get(steps_on(sweep, data, **options)(states, counts, split))
 
 
 def test_gradient_noise_is_that_of_the_micro_batches():
