@@ -154,10 +154,7 @@ class Graph:
         preds = [args[at] for at in order]
         uses = tuple((at, arg) for at, arg in enumerate(args) if isinstance(arg, Derived))
         constants = tuple((at, arg) for at, arg in enumerate(args) if isinstance(arg, Constant))
-        joined = self._summed(name, options, preds)
-        if joined:  # stack([x, f]).sum(0)
-            name, preds, order = "add", joined, tuple(range(len(joined)))
-        elif name in ("scatter-add", "scatter_add") and {0, 2} <= {*order}:
+        if name in ("scatter-add", "scatter_add") and {0, 2} <= {*order}:
             # Where it adds has no derivative.
             name, preds, order = "add", [args[0], args[2]], (0, 2)
         key = None
@@ -174,15 +171,6 @@ class Graph:
         if key:
             self._known[key] = made
         return made
-
-    def _summed(self, name: str, options: Any, preds: list[int]) -> list[int] | None:
-        """The values of a stack that a sum over its axis adds up."""
-        if name != "reduce_sum":
-            return None
-        joined = self.nodes[preds[0]]
-        axis = joined.options.get("dimension", joined.options.get("axis"))
-        alone = joined.name in ("concatenate", "stack") and axis in options["axes"]
-        return list(joined.preds) if alone and joined.shape[axis] == len(joined.preds) else None
 
     def _scan(self, equation: Any, args: list[Any], loops: Loops, path: Path) -> list[Any]:
         options = equation.params
