@@ -37,10 +37,8 @@ class Place(enum.StrEnum):
     BRANCH = "branch"
     SHORTCUT = "shortcut"
     SUM = "sum"  # a bias vector that is added to the sum
-    STEM = "stem"
-    TRUNK = "trunk"  # between branches
-    HEAD = "head"
-    SIDE = "side"  # neither before a sum nor behind one
+    HEAD = "head"  # behind all sums
+    STEM = "stem"  # everywhere else
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,24 +91,20 @@ class _Places:
             self.inside = beside | self.inside | inside
         in_turn = flow.graph.in_turn
         self.loops = {branch.loops for branch in residuals.branches if in_turn(branch.loops)}
-        self.any = bool(residuals.branches)
         ends = {branch.sum for branch in residuals.branches}
-        self.behind = reached((user for end in ends for user in flow.users[end]), flow.users.get)
         preds = (pred for end in ends for pred in flow[end].preds)
-        self.before = reached(preds, lambda at: flow[at].preds)
+        before = reached(preds, lambda at: flow[at].preds)
+        behind = reached((user for end in ends for user in flow.users[end]), flow.users.get)
+        # Without branches, what no layer follows.
+        self.head = behind - before if ends else {*flow.above} - flow.leads_to_layer
 
     def of(self, node: Node) -> tuple[Place, Residual | None]:
         if node.id in self.inside:
             return self.inside[node.id]
-        if node.loops and any(node.loops[: len(loops)] == loops for loops in self.loops):
-            return Place.TRUNK, None
-        if node.id in self.behind:
-            return (Place.TRUNK if node.id in self.before else Place.HEAD), None
-        if node.id in self.before:
-            return Place.STEM, None
-        if self.any:
-            return Place.SIDE, None
-        return (Place.STEM if node.id in self.flow.leads_to_layer else Place.HEAD), None
+        # A turn of a loop around branches comes before the next one.
+        is_between = any(node.loops[: len(loops)] == loops for loops in self.loops)
+        is_head = node.id in self.head and not is_between
+        return (Place.HEAD if is_head else Place.STEM), None
 
 
 def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind:
