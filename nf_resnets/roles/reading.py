@@ -128,8 +128,7 @@ class Reading:
         """The roles of the tree that was traced, as :func:`read` gives them."""
         self._alpha = alpha
         self._doubts: list[str] = []
-        self._leaves = [self._leaf(at) for at in range(len(self.uses))]
-        beside_all = [self._beside(at) for at in range(len(self.uses))]
+        found = [self._leaf(at) for at in range(len(self.uses))]
         # A stream that was missed may be the reason of all others.
         doubts = sorted(self._doubts + self.residuals.doubts, key=lambda it: "streams=" not in it)
         if doubts:
@@ -138,8 +137,8 @@ class Reading:
         flat, treedef = jax.tree_util.tree_flatten_with_path(params)
         leaves = [Leaf(path_name(path), Role.KEEP) for path, _ in flat]
         beside: list[tuple[int, ...]] = [()] * len(leaves)
-        for number, at in enumerate(self.trace.positions):
-            leaves[at], beside[at] = self._leaves[number], beside_all[number]
+        for at, each in zip(self.trace.positions, found, strict=True):
+            leaves[at], beside[at] = each
         paths = tuple(path for path, _ in flat)
         branches = _branches(self.residuals, leaves, self._normalized())
         return RoleMap(tuple(leaves), branches, None, treedef, paths, tuple(beside))
@@ -162,25 +161,31 @@ class Reading:
         shape = list(self.trace.shapes[at])
         self._doubts.append(f"leaf {self.trace.paths[at]!r} {shape} {what}.")
 
-    def _leaf(self, at: int) -> Leaf:
+    def _leaf(self, at: int) -> tuple[Leaf, tuple[int, ...]]:
+        """What a leaf is, and the branches in or beside which it is."""
         path, shape, main = self.trace.paths[at], self.trace.shapes[at], self._main[at]
-        if main is None or at in self.kept:
-            return Leaf(path, Role.KEEP, shape, weight=len(shape) > 1)
+        kept = Leaf(path, Role.KEEP, shape, weight=len(shape) > 1)
+        if main is None:
+            return kept, ()
+        branches, stacked = self._branches_of(at, main)
+        beside = branches if main.place in _IN_BRANCH else ()
+        if at in self.kept:
+            return kept, beside
         self._doubt_uses(at)
         role = self._role(at)
         owner = self._owner(main)
-        branches, stacked = self._branches_of(at, main)
         is_layer = main.kind is Kind.WEIGHT or owner is not None
         layer, m = self._position(at if owner is None else owner) if is_layer else (0, 0)
         if role is not Role.BRANCH:
             branches, layer, m = (), 0, 0
         weight = role is not Role.KEEP and (main.kind is Kind.WEIGHT or role is Role.EMBEDDING)
-        return Leaf(
+        leaf = Leaf(
             path, role, shape, stacked, weight, branches, layer, m,
             self._axes(at, main, stacked) if weight else "",
             main.groups,
             any(use.branch and use.node in use.branch.leaving for use in self.uses[at]),
         )  # fmt: skip
+        return leaf, beside
 
     def _role(self, at: int) -> Role:
         main = self._main[at]
@@ -239,7 +244,7 @@ class Reading:
         uses = [use for use in self.uses[at] if use.kind is main.kind]
         turns = [each for use in uses for each in graph.in_turn(use.view.turns)]
         cut = {span.axis for _, axis in turns for span in axis} - {-1}
-        if cut != {*range(len(cut))}:
+        if cut != {*range(len(cut))} and at not in self.kept:
             self._doubt(
                 at,
                 f"is cut by loops along axis {max(cut)}; expected its first axes to run over the "
@@ -282,7 +287,7 @@ class Reading:
         """A letter for each axis of a weight."""
         shape = self.trace.shapes[at]
         if main.kind is Kind.EMBEDDING:
-            return "IO" if len(shape) == 2 else "N" * (len(shape) - 2) + "IO"
+            return "N" * (len(shape) - 2) + "IO"
         word = list(main.axes)
         word[:stacked] = "N" * stacked
         if word[0] == "?":
@@ -325,12 +330,6 @@ class Reading:
                 f"is a layer of {' and of '.join(sorted(f'the {place}' for place in places))}; "
                 "expected one of them, or keep=",
             )
-
-    def _beside(self, at: int) -> tuple[int, ...]:
-        leaf, main = self._leaves[at], self._main[at]
-        if main is None or main.place not in _IN_BRANCH:
-            return ()
-        return leaf.branches or self._branches_of(at, main)[0]
 
 
 def _branches(
