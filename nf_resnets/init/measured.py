@@ -22,21 +22,9 @@ or vector, that sets it."""
 class Place(NamedTuple):
     """The step in which a leaf meets the data."""
 
-    leaf: int  # its number in the trace
     view: View  # the leaf in the operand
     operand: int  # which one that is
     loops: Loops  # those around the step
-
-    @property
-    def is_cut_by_all_loops(self) -> bool:
-        """Whether each turn of the loops around takes another part of the leaf."""
-        return all(loop in self.view.cuts or length == 1 for loop, length in self.loops)
-
-    @property
-    def channel_axis(self) -> int:
-        """The axis of the operand that is the last one of the leaf."""
-        axes = [axis[-1].axis for axis in self.view.axes]
-        return axes.index(max(axes))
 
 
 def measured_pass(
@@ -77,7 +65,7 @@ def measured_pass(
         _, numbers = running.run(traced.program, given, places, change)
         of_leaf: dict[int, list[tuple[Place, jax.Array]]] = {}
         for path, place in places.items():
-            of_leaf.setdefault(place.leaf, []).append((place, numbers[path]))
+            of_leaf.setdefault(place.view.leaf, []).append((place, numbers[path]))
         return {
             traced.paths[leaf]: _joined(traced.paths[leaf], traced.shapes[leaf], some)
             for leaf, some in of_leaf.items()
@@ -100,8 +88,8 @@ def _places(traced: Trace, leaves: Collection[str]) -> dict[Path, Place]:
                 out = traced.graph.equations[path][2][0]
                 # A choice by platform stays whole, if it gives what the step does.
                 if flow.behind_moves(out) == node.id:
-                    places[path] = Place(view.leaf, view, operand, node.loops)
-    idle = set(leaves) - {traced.paths[place.leaf] for place in places.values()}
+                    places[path] = Place(view, operand, node.loops)
+    idle = set(leaves) - {traced.paths[place.view.leaf] for place in places.values()}
     if idle:
         raise ValueError(f"leaf {min(idle)!r} meets the data in no layer or sum; expected one.")
     return places
@@ -111,7 +99,10 @@ def _joined(
     path: str, shape: tuple[int, ...], some: Sequence[tuple[Place, jax.Array]]
 ) -> jax.Array:
     """What sets a leaf, of its parts at several steps."""
-    is_whole = all(place.is_cut_by_all_loops for place, _ in some)
+    # Each turn of the loops around must take another part.
+    is_whole = all(
+        loop in place.view.cuts or length == 1 for place, _ in some for loop, length in place.loops
+    )
     place, number = some[0]
     loops = len(place.loops)
     if is_whole and len(some) == 1 and number.shape[:loops] == shape[:loops]:

@@ -220,7 +220,9 @@ def rescale_biases(
 def _centered(equation: Any, args: list[Any], place: Place) -> tuple[jax.Array, jax.Array]:
     """Adds minus the means of the channels."""
     x = args[1 - place.operand]
-    others = [axis for axis in range(x.ndim) if axis != place.channel_axis]
+    axes = [axis[-1].axis for axis in place.view.axes]
+    channels = axes.index(max(axes))  # the operand's axis that is the last one of the leaf
+    others = [axis for axis in range(x.ndim) if axis != channels]
     bias = -x.astype(jnp.float32).mean(axis=tuple(others))
     return x + jnp.expand_dims(bias, others).astype(args[place.operand].dtype), bias
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import functools
 import heapq
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Set
 
 import numpy as np
@@ -168,11 +167,6 @@ class Flow:
             if not (multiplies or drops or node.name in LINEAR_STEPS or at in self.in_norm):
                 return False
         return True
-
-    def is_private(self, at: int, end: int) -> bool:
-        """Whether nothing but ``end`` uses a node and those on its way back to ``end``."""
-        way = itertools.takewhile(lambda node: len(self.users[node.id]) == 1, self.back(at))
-        return any(node.id == end for node in way)
 
     def unscaled(self, at: int, until: int = NONE) -> tuple[int, Factor, bool]:
         """Follows a value back through constant factors, multipliers and casts.

@@ -122,8 +122,10 @@ class Residuals:
 
     def _sum_behind(self, pred: int) -> int:
         """The sum that a summand is but for constants, if nothing else uses it, or ``NONE``."""
-        at = self._flow.unscaled(pred)[0]
-        is_sum = self.adds(self._flow[at]) and self._flow.is_private(pred, at)
+        flow = self._flow
+        at = flow.unscaled(pred)[0]
+        way = itertools.takewhile(lambda node: len(flow.users[node.id]) == 1, flow.back(pred))
+        is_sum = self.adds(flow[at]) and any(node.id == at for node in way)
         return at if is_sum else NONE
 
     def summands(self, node: Node) -> list[tuple[int, int]]:
@@ -287,10 +289,8 @@ class Residuals:
 
     def _products(self, path: set[int]) -> list[int]:
         """The layers of a path, kept ones too."""
-        return sorted(at for at in path if self._flow[at].is_layer or self._is_kept_layer(at))
-
-    def _is_kept_layer(self, at: int) -> bool:
-        return self._flow[at].kept and self._flow[at].name in LINEAR
+        nodes = map(self._flow.__getitem__, sorted(path))
+        return [each.id for each in nodes if each.is_layer or (each.kept and each.name in LINEAR)]
 
     def _repeats(self, path: set[int]) -> bool:
         """Whether a skip path repeats a smaller value along an axis."""
