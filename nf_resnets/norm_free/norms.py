@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nf_resnets.norm_free.rewriting import NEUTRAL
 from nf_resnets.roles.flow import NONE, SUMS, Flow
 from nf_resnets.roles.graph import Node, Trace
 from nf_resnets.roles.uses import Kind, Use
@@ -23,7 +24,6 @@ from nf_resnets.roles.views import MOVES
 
 MOVED = MOVES - {"carry", "concatenate", "cut", "pad", "split", "stack"}
 _LEAVES = (Kind.NORM_SCALE, Kind.NORM_SHIFT, Kind.STATISTIC)
-_NEUTRAL = {"mul": 1.0, "div": 1.0, "add": 0.0, "sub": 0.0}
 _POWERS = {"sqrt": 0.5, "rsqrt": -0.5}
 _ROUNDING = 1e-2  # what epsilon beside a variance of 1 changes
 
@@ -36,9 +36,7 @@ class Norm:
     paths: tuple[str, ...]  # of its leaves, or of that layer
     nodes: frozenset[int]  # its steps
     is_inner: bool  # whether a layer comes behind it, and a leaf before or in it
-    # what replaces an operand that depends on data, by step and operand
-    statistics: dict[tuple[int, int], float]
-    leaves: dict[tuple[int, int], float]  # what replaces another operand, by step and position
+    numbers: dict[tuple[int, int], float]  # what replaces operands, by step and position
     fault: str = ""  # why it cannot be taken out, a sentence
 
 
@@ -70,13 +68,13 @@ class _Finder:
         kinds = {(use.node, leaf): use.kind for leaf, some in enumerate(uses) for use in some}
         self._neutral: dict[tuple[int, int], float] = {}  # operands of scales, shifts, statistics
         for node in flow.nodes:
-            for at, derived in node.uses if node.name in _NEUTRAL else ():
+            for at, derived in node.uses if node.name in NEUTRAL else ():
                 views = derived.views
                 is_norm = all(kinds.get((node.id, view.leaf)) in _LEAVES for view in views)
                 # What has two axes is a table, of positions perhaps.
                 long = ({span.axis for span in v.spans() if span.size > 1} for v in views)
                 if is_norm and all(len(axes) < 2 for axes in long):
-                    self._neutral[node.id, at] = _NEUTRAL[node.name]
+                    self._neutral[node.id, at] = NEUTRAL[node.name]
         self._fed: dict[int, bool] = {}
         for node in flow.nodes:
             self._fed[node.id] = bool(node.uses) or any(self._fed[pred] for pred in node.preds)
@@ -105,7 +103,7 @@ class _Finder:
                 f"{layer!r}."
             )
             inner = at in flow.leads_to_layer and self._fed[node.preds[0]]
-            return Norm(f"at {layer}", (layer,), frozenset({at}), inner, {}, {}, fault)
+            return Norm(f"at {layer}", (layer,), frozenset({at}), inner, {}, fault)
         end = self._end(start, at, leaves)
         region = flow.between(start, end)
         leaves |= {key: n for key, n in self._neutral.items() if key[0] in region}
@@ -118,8 +116,7 @@ class _Finder:
             tuple(paths) or (layer,),
             frozenset(region),
             end in flow.leads_to_layer and (bool(paths) or self._fed[start]),
-            self._statistics(region, values),
-            leaves,
+            leaves | self._statistics(region, values),
         )
 
     def divided_otherwise(self) -> set[int]:
@@ -196,15 +193,16 @@ class _Finder:
     def _statistics(
         self, region: set[int], values: dict[int, _Value | None]
     ) -> dict[tuple[int, int], float]:
+        """What replaces the statistics that other steps take."""
         statistics = {}
         for at in region:
-            value = values[at]
-            for pred in self._flow[at].preds:
+            value, node = values[at], self._flow[at]
+            for position, pred in zip(node.order, node.preds, strict=True):
                 operand = values.get(pred)
                 if operand and operand.is_statistic and not (value and value.is_statistic):
                     near = float(round(operand.level))
                     is_near = abs(operand.level - near) < _ROUNDING and near in (0.0, 1.0)
-                    statistics[at, pred] = near if is_near else operand.level
+                    statistics[at, position] = near if is_near else operand.level
         return statistics
 
     def _paths(self, region: set[int]) -> list[str]:
@@ -283,8 +281,8 @@ class _Finder:
 
     def _count(self, node: Node, axes: Sequence[int]) -> float:
         shape = self._flow[node.preds[0]].shape
-        sizes = [shape[axis] if isinstance(axis, int | np.integer) else None for axis in axes]
-        return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else math.nan
+        is_known = all(isinstance(axis, int | np.integer) for axis in axes)  # no name of devices
+        return math.prod(shape[axis] for axis in axes) if is_known else math.nan
 
 
 def _product(one: _Value, two: _Value) -> _Value:

@@ -7,7 +7,7 @@ named by its path (see :mod:`nf_resnets.roles.running`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -70,17 +70,12 @@ class Places:
     def __init__(self, traced: Trace) -> None:
         self._graph = traced.graph
 
-    def of_operand(self, node: int, at: int, what: str) -> Iterable[tuple[Path, int]]:
-        """The operands at a position of a step."""
-        for path in self._graph.nodes[node].paths:
+    def of_step(self, node: int, what: str) -> list[Path]:
+        """The equations that a step is."""
+        paths = self._graph.nodes[node].paths
+        for path in paths:
             self._refuse_closed(path, what)
-            yield path, at
-
-    def of_statistic(self, node: int, value: int, what: str) -> Iterable[tuple[Path, int]]:
-        """The operands in which a step takes a value."""
-        for path in self._graph.nodes[node].paths:
-            self._refuse_closed(path, what)
-            yield from ((path, at) for at in self._positions(path, value))
+        return paths
 
     def of_result(self, value: int) -> Path:
         """The equation whose result a value is."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nf_resnets import schemes
 from nf_resnets.norm_free.insertion import Insertion
@@ -115,13 +116,13 @@ def norm_free(
     reading.role_map(params).check_depth(depth)
     treedef: Any = jax.tree.structure(params)
     leaves = jax.tree.leaves(params)
-    shapes = [_shape(leaf) for leaf in leaves]
-
     first = _Plan(reading, chosen, keep)
+    # Nothing depends on a leaf that is gone.
+    ones = {at: np.ones(leaves[at].shape, leaves[at].dtype) for at in first.gone}
 
     def apply(params: Any, *inputs: Any) -> Any:
         given = treedef.flatten_up_to(params["network"])
-        given = [shapes[at] if at in first.gone else leaf for at, leaf in enumerate(given)]
+        given = [ones.get(at, leaf) for at, leaf in enumerate(given)]
         reading = Reading(network, treedef.unflatten(given), inputs, **answers)
         traced, now = reading.trace, _Plan(reading, chosen, keep)
         if now.expected != first.expected:
@@ -129,11 +130,7 @@ def norm_free(
                 f"for these inputs the network has the parts {_differing(now, first)}; expected "
                 f"{_differing(first, now)}, as for the inputs that it was made with."
             )
-        # Nothing depends on a leaf that is gone.
-        arrays = [
-            jnp.ones(given[at].shape, given[at].dtype) if at in first.gone else given[at]
-            for at in traced.positions
-        ]
+        arrays = [given[at] for at in traced.positions]
         values = {part.key: now.value(part, params["parts"]) for part in now.parts}
         results, _ = run(traced.program, [*arrays, *jax.tree.leaves(inputs)], now.edits, values)
         return jax.tree.unflatten(jax.tree.structure(traced.result), results)
@@ -159,18 +156,14 @@ class _Plan:
             raise ValueError(faults[0])
         # The divisions by roots in norms that stay.
         self.num_kept = sum(len(flow.normalized & norm.nodes) for norm in kept)
-        replaced = {key for norm in self.removed for key in norm.leaves}
+        replaced = {key for norm in self.removed for key in norm.numbers}
         insertion = Insertion(reading, scheme.anatomy, replaced)
         self.parts = insertion.parts
         places = Places(traced)
         numbers: dict[Path, dict[int, float]] = collections.defaultdict(dict)
         for norm in self.removed:
-            what = f"the norm {norm.name!r}"
-            for (node, value), number in norm.statistics.items():
-                for path, at in places.of_statistic(node, value, what):
-                    numbers[path][at] = number
-            for (node, operand), number in norm.leaves.items():
-                for path, at in places.of_operand(node, operand, what):
+            for (node, at), number in norm.numbers.items():
+                for path in places.of_step(node, f"the norm {norm.name!r}"):
                     numbers[path][at] = number
         parts: dict[Path, dict[int, list[Part]]] = collections.defaultdict(dict)
         for (value, step), some in insertion.edges.items():
@@ -236,11 +229,6 @@ def _refuse_scheme(scheme: Scheme) -> None:
                 f"scheme={scheme.name!r} is for {what}; expected one whose parts can be put into a "
                 "network, such as 'fixup', 'skipinit', 'rezero' or 'rescalenet'."
             )
-
-
-def _shape(leaf: Any) -> Any:
-    is_array = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array else leaf
 
 
 def _differing(one: _Plan, two: _Plan) -> list[str]:
