@@ -62,5 +62,4 @@ def network():
         "conv2/weight": "last", "conv2/bias": "last_bias",
         "shift": "scalar_bias", "gain": "multiplier", "alpha": "alpha",
     }  # fmt: skip
-    order = tuple(f"blocks/{number}" for number in range(BLOCKS))
-    return Network(filled(shapes), RULES, ends, order)
+    return Network(filled(shapes), RULES, ends, BLOCKS)

@@ -26,11 +26,7 @@ class Network:
     params: Any
     rules: Rules | None
     ends: dict[str, str]
-    order: tuple[str, ...]  # the branches' names from the input to the output
-
-    @property
-    def branches(self):
-        return len(self.order)
+    branches: int
 
     @functools.cached_property
     def kinds(self):

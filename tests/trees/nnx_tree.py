@@ -45,5 +45,4 @@ def network():
         "conv_1/kernel": "inner", "conv_1/bias": "inner_bias", "conv_2/kernel": "last",
         "shift": "scalar_bias", "gain": "multiplier", "alpha": "alpha",
     }  # fmt: skip
-    order = tuple(f"blocks/{number}" for number in range(BLOCKS))
-    return Network(filled(shapes), RULES, ends, order)
+    return Network(filled(shapes), RULES, ends, BLOCKS)

@@ -38,4 +38,4 @@ def network():
         "conv_1/w": "inner", "conv_1/b": "inner_bias", "conv_2/w": "last", "conv_2/b": "last_bias",
         "shift": "scalar_bias", "gain": "multiplier", "alpha": "alpha",
     }  # fmt: skip
-    return Network(filled(params), RULES, ends, tuple(f"layers[{n}]" for n in range(BLOCKS)))
+    return Network(filled(params), RULES, ends, BLOCKS)
