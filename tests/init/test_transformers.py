@@ -18,17 +18,14 @@ DEPTH = 2 * ENCODER + 3 * DECODER
 
 
 @functools.cache
-def network(scheme, d_model=16, **options):
-    """A Transformer and its parameters as shapes."""
+def network(scheme):
+    """The parameters of a Transformer, drawn."""
     model = Transformer(
-        vocab_size=50, encoder_layers=ENCODER, decoder_layers=DECODER, d_model=d_model,
-        num_heads=2, d_ff=2 * d_model, scheme=scheme, **options,
+        vocab_size=50, encoder_layers=ENCODER, decoder_layers=DECODER, d_model=16, num_heads=2,
+        d_ff=32, scheme=scheme,
     )  # fmt: skip
     tokens = jax.ShapeDtypeStruct((1, 2), np.int32)
-    return model, jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
-
-
-def drawn(shapes):
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype("f4"), shapes)
 
@@ -53,7 +50,7 @@ def factor(scheme, path):
 
 @pytest.mark.parametrize(("scheme", "tables"), [("t_fixup", 2), ("t_fixup", 1), ("deepnorm", 0)])
 def test_every_leaf_of_our_transformer(scheme, tables):
-    before = drawn(network(scheme)[1])
+    before = dict(network(scheme))
     if tables == 1:  # for both and the head, in a network of somebody's own
         del before["decoder_embedding"], before["head"]
         before["embedding"] = before.pop("encoder_embedding")
@@ -66,52 +63,12 @@ def test_every_leaf_of_our_transformer(scheme, tables):
     assert sum(value != 1 for value in factors) == 4 + 6 + tables
 
 
-def test_with_a_key_the_weights_are_drawn():
-    given = drawn(network("t_fixup", d_model=64)[1])
-    after = init.t_fixup(given, DEPTH, key=jax.random.key(5))
-    for path, leaf in pairs(after):
-        if path.endswith("/bias"):
-            assert not leaf.any(), path
-        elif path.endswith("kernel"):
-            limit = factor("t_fixup", path) * math.sqrt(6 / sum(leaf.shape[-2:]))
-            # The largest of n uniform draws lies a part of 10 / n below the limit, or more, once in
-            # exp(10) = 22,000 times; the limit itself is rounded.
-            assert 1 - 10 / leaf.size < np.abs(leaf).max() / limit < 1 + 1e-6, path
-        else:
-            # Of a standard deviation, five standard errors.
-            std = leaf.std() / (factor("t_fixup", path) * 64**-0.5)
-            assert std == pytest.approx(1, abs=5 / math.sqrt(2 * leaf.size)), path
-
-
-def test_fairseqs_names_by_rules():
-    """A tree that is not stacked, of three and two layers."""
-    attention = {name: np.ones((4, 4)) for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
-    mlp = {"fc1": np.ones((8, 4)), "fc2": np.ones((4, 8))}
-    encoder = {"self_attn": attention, "mlp": mlp}
-    decoder = {"self_attn": attention, "encoder_attn": attention, "mlp": mlp}
-    tree = {
-        "encoder_tokens": np.ones((9, 4)),
-        "decoder_tokens": np.ones((9, 4)),
-        "encoder_layers": {str(i): encoder for i in range(3)},
-        "decoder_layers": {str(i): decoder for i in range(2)},
-        "embed_out": np.ones((9, 4)),
-    }
-    rules = Rules(
-        branch=r"(encoder|decoder)_layers/(\d+)/(\w+)/(q_proj|k_proj|v_proj|out_proj|fc1|fc2)$",
-        embedding=r"_tokens$",
-        head=r"^embed_out$",
-        order=("encoder", "decoder", "q_proj", "k_proj", "v_proj", "out_proj"),
-        layout="OIHW",
-    )
-    after = init.t_fixup(tree, 3 * 2 + 2 * 3, rules=rules)
-    small, smaller = 0.67 * 3**-0.25, (9 * 2) ** -0.25
-    for path, leaf in pairs(after):
-        expected = smaller if path.startswith("decoder") else small
-        if path == "encoder_tokens":
-            expected = (9 * 3) ** -0.25
-        elif path == "embed_out" or path.endswith(("q_proj", "k_proj")):
-            expected = 1
-        np.testing.assert_allclose(leaf, expected, rtol=1e-6, err_msg=path)
+@pytest.mark.parametrize("scheme", SMALLER)
+def test_with_a_key_the_weights_are_xaviers(scheme):
+    given, key = network(scheme), jax.random.key(5)
+    start = schemes.get(scheme).init
+    expected = start(init.xavier(given, key), DEPTH)
+    jax.tree.map(np.testing.assert_array_equal, start(given, DEPTH, key=key), expected)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +112,7 @@ def test_constants_of_both_stacks_and_of_one(name):
 
 
 def test_what_does_not_fit_is_refused():
-    params = drawn(network("plain")[1])
+    params = network("plain")
     with pytest.raises(ValueError, match="no norms found in params"):
         init.deepnorm(params, DEPTH)
     with pytest.raises(ValueError, match="decoder='nowhere' matches no residual branch"):
