@@ -54,17 +54,11 @@ KEY = jax.random.key(0)
 
 
 @functools.cache
-def _shapes(architecture, scheme):
-    """A small network, its logits of three examples as shapes, and so its variables."""
+def _network(architecture, scheme):
+    """A small network, three examples for it, its logits and its variables as shapes."""
     found = ARCHITECTURES[architecture]
-    model = smallest(found, scheme)
-    return model, *jax.eval_shape(model.init_with_output, KEY, *example(found, 3))
-
-
-def _network(architecture, scheme, batch=3):
-    """A small network, inputs for it, and its variables as shapes."""
-    model, _, variables = _shapes(architecture, scheme)
-    return model, example(ARCHITECTURES[architecture], batch), variables
+    model, inputs = smallest(found, scheme), example(found, 3)
+    return model, inputs, *jax.eval_shape(model.init_with_output, KEY, *inputs)
 
 
 def _drawn(shapes, seed=0):
@@ -94,7 +88,7 @@ def _apply(model, params, statistics, inputs):
 
 @functools.cache
 def _initialised(architecture, scheme):
-    model, inputs, shapes = _network(architecture, scheme)
+    model, inputs, _, shapes = _network(architecture, scheme)
     variables = _drawn(shapes)
     params, found = variables.pop("params"), schemes.get(scheme)
     result = found.init(params, model.num_branches)
@@ -111,7 +105,7 @@ def _derivatives(architecture, scheme):
 
     The derivatives are those of the first example's logits, with regard to parameters and images.
     """
-    model, inputs, _ = _network(architecture, scheme)
+    model, inputs, *_ = _network(architecture, scheme)
 
     def first(params, statistics, *inputs):
         logits = _apply(model, params, statistics, inputs)
@@ -127,7 +121,7 @@ def _derivatives(architecture, scheme):
 @functools.cache
 def _results(architecture, scheme):
     """Logits and derivatives at the initialisation, and where no leaf is 0."""
-    _, inputs, _ = _network(architecture, scheme)
+    _, inputs, *_ = _network(architecture, scheme)
     drawn, params, statistics = _initialised(architecture, scheme)
     # Schemes of one anatomy have one network, which is compiled once.
     run = _derivatives(architecture, ALIKE[architecture, repr(schemes.get(scheme).anatomy)])
@@ -140,7 +134,7 @@ def _results(architecture, scheme):
 @every_network
 def test_every_leaf_has_a_role_and_every_branch_a_number(architecture, scheme):
     """Each has blocks in the loop as well, and few weights: it compiles within seconds."""
-    model, logits, shapes = _shapes(architecture, scheme)
+    model, _, logits, shapes = _network(architecture, scheme)
     assert (logits.shape[0], logits.dtype) == (3, jnp.float32)
     role_map = roles.assign(shapes["params"])
     assert [leaf.path for leaf in role_map.leaves if leaf.role is roles.Role.KEEP] == []
@@ -176,7 +170,7 @@ def _idle(found, of):
 @pytest.mark.every(2)
 @every_pair_computed
 def test_an_output_depends_on_other_examples_only_with_batchnorm(architecture, scheme):
-    _, inputs, _ = _network(architecture, scheme)
+    _, inputs, *_ = _network(architecture, scheme)
     (_, logits), gradients = _results(architecture, scheme)[1]
     mixes = schemes.get(scheme).anatomy.has_batch_norm
     if isinstance(gradients, tuple):

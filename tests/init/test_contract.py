@@ -147,12 +147,6 @@ def _assert_close(one, two):
         np.testing.assert_allclose(a, b, rtol=0, atol=5e-7 * np.abs(b, dtype="f8").max())
 
 
-def _containers(tree):
-    if isinstance(tree, dict | flax.core.FrozenDict):
-        return type(tree), {key: _containers(value) for key, value in tree.items()}
-    return type(tree)
-
-
 @pytest.mark.every(6)
 @every_initialiser
 @with_and_without_key
@@ -186,7 +180,6 @@ def test_a_role_map_serves_in_place_of_the_rules():
 def test_containers_are_kept(scheme, keyed, container):
     params = CONTAINERS[container](_tree(scheme))
     result = _init(scheme, params, keyed=keyed)
-    assert _containers(result) == _containers(params)
     assert jax.tree.structure(result) == jax.tree.structure(params)
     assert sorted(_bits(result)) == sorted(_bits(_init(scheme, _tree(scheme), keyed=keyed)))
 
@@ -215,17 +208,11 @@ def test_fixup_rounds_once_whatever_the_dtype(dtype):
     np.testing.assert_array_equal(np.asarray(result), exact.astype(before.dtype))
 
 
-def _mesh():
-    if jax.device_count() < 8:
-        pytest.skip(f"needs 8 devices, has {jax.device_count()}")
-    return jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
-
-
 @pytest.mark.every(3)
 @every_initialiser
 @with_and_without_key
 def test_shardings_are_kept(scheme, keyed):
-    mesh = _mesh()
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
     on_host = _tree(scheme)
     split = {(3, 3, 2, 8): P(None, None, None, "data"), (8, 2): P("data"), (8,): P("data")}
     params = jax.tree.map(
@@ -244,7 +231,7 @@ def test_shardings_are_kept(scheme, keyed):
 def test_under_jit(scheme, keyed):
     params = _tree(scheme)
     result = quick_jit(lambda tree: _init(scheme, tree, keyed=keyed))(params)
-    assert _containers(result) == _containers(params)
+    assert jax.tree.structure(result) == jax.tree.structure(params)
     _assert_close(result, _init(scheme, params, keyed=keyed))
 
 
