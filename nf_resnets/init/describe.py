@@ -6,11 +6,11 @@ import warnings
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import roles, schemes
 from nf_resnets.roles import Leaf, RoleMap, Rules
+from nf_resnets.roles.leaf import is_float
 from nf_resnets.schemes import Scheme, SchemeWarning
 
 
@@ -37,6 +37,7 @@ def describe(
       A table, with the parts of the scheme's network that are missing below it.
 
     Example:
+      >>> import jax.numpy as jnp
       >>> block = {"conv_1": jnp.ones((3, 3, 8, 8)), "conv_2": jnp.ones((3, 3, 8, 8))}
       >>> tree = {"block_1": block, "block_2": block, "dense": jnp.ones((8, 10))}
       >>> rules = Rules(branch=r"block_(\d+)/conv_(\d+)", head="dense")
@@ -56,7 +57,7 @@ def describe(
 
     def initialized(number: int) -> list[Any]:
         def filled(leaf: Leaf, value: Any) -> Any:
-            return np.broadcast_to(np.float32(number), leaf.shape) if _is_real(value) else value
+            return np.broadcast_to(np.float32(number), leaf.shape) if is_float(value) else value
 
         tree = scheme.init(role_map.map(filled, params), depth, rules=role_map, **options)
         return jax.tree.leaves(tree)
@@ -80,13 +81,9 @@ def describe(
     return "\n".join([scheme.title, *table, *missing])
 
 
-def _is_real(value: Any) -> bool:
-    return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating)
-
-
 def _becomes(leaf: Leaf, given: Any, ones: Any, twos: Any) -> str:
     """What an initialiser makes of a leaf, by what it makes of ones and of twos."""
-    if not _is_real(given) or 0 in leaf.shape:
+    if not is_float(given) or 0 in leaf.shape:
         return "as given"
     one, two = (_size(np.asarray(x, np.float64).reshape(leaf.count, -1)) for x in (ones, twos))
     first, last = f"{one[0]:.4g}", f"{one[-1]:.4g}"

@@ -16,6 +16,7 @@ import numpy as np
 
 from nf_resnets import random, roles
 from nf_resnets.roles import LAYER_ROLES, Leaf, Role, RoleMap
+from nf_resnets.roles.leaf import is_float
 from nf_resnets.schemes import SchemeWarning
 
 _HOST = (np.ndarray, np.generic)
@@ -132,8 +133,7 @@ def float_leaves(params: Any) -> tuple[list[jax.Array], Callable[..., Any]]:
     place; the rest, as functions of an Equinox module, stays as it is; without ``rest`` it is None.
     """
     leaves, treedef = jax.tree.flatten(params)
-    arrays = [(at, leaf) for at, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
-    at = [at for at, leaf in arrays if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    at = [at for at, leaf in enumerate(leaves) if is_float(leaf)]
     if not at:
         raise TypeError(
             f"params is a {type(params).__name__} without a floating-point array; expected a tree "

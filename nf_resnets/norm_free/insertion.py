@@ -144,12 +144,11 @@ class Insertion:
     def _end(self, value: int, at: int) -> int:
         """The last step of an activation, as the product in ``x * sigmoid(x)``."""
         flow = self._flow
-        while len(flow.users[at]) == 1:
-            (user,) = flow.users[at]
-            is_step = flow[user].name in STEPS_OF_ACTIVATIONS and not flow[user].uses
-            if not is_step or flow.layers(flow.between(value, user)):
+        for user in flow.ahead(at):
+            is_step = user.name in STEPS_OF_ACTIVATIONS and not user.uses
+            if not is_step or flow.layers(flow.between(value, user.id)):
                 break
-            at = user
+            at = user.id
         return at
 
     def _add_biases_of_layers(self, branch: Residual) -> None:

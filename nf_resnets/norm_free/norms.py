@@ -171,8 +171,7 @@ class _Finder:
         """The last step of a norm: scale and shift."""
         flow = self._flow
         constant = any(flow[at].constants)
-        while len(flow.users[at]) == 1:
-            user = flow[flow.users[at][0]]
+        for user in flow.ahead(at):
             if len(user.preds) == 1:
                 shifts = [p for p, each in user.constants if each.size > 1] if constant else []
                 if user.name == "add" and shifts:

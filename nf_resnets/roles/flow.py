@@ -153,6 +153,12 @@ class Flow:
             at = self[at].preds[0]
             yield self[at]
 
+    def ahead(self, at: int) -> Iterator[Node]:
+        """The steps behind a value, as long as nothing else takes what each of them does."""
+        while len(self.users[at]) == 1:
+            (at,) = self.users[at]
+            yield self[at]
+
     def layer_before(self, at: int) -> int:
         """The layer whose output a value is, moved and shifted, or where its one way back ends."""
         way = [*self.back(at)]
@@ -194,14 +200,12 @@ class Flow:
     def scale_after(self, at: int) -> Factor:
         """The constant by which a value is multiplied before anything else uses it."""
         factor: Factor = 1.0
-        while len(self.users[at]) == 1:
-            user = self[self.users[at][0]]
+        for user in self.ahead(at):
             is_scale = user.name in ("mul", "div") and not user.uses
             if len(user.preds) != 1 or not (is_scale or user.name == "convert_element_type"):
                 break
             if is_scale:
                 factor = times(factor, _constant_of(user), user.name)
-            at = user.id
         return factor
 
 

@@ -146,6 +146,11 @@ def is_numeric(leaf: Any) -> bool:
     return not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
+def is_float(value: Any) -> bool:
+    """Whether a value is an array of floating-point numbers."""
+    return hasattr(value, "dtype") and bool(jnp.issubdtype(value.dtype, jnp.floating))
+
+
 def fans(leaf: Leaf) -> tuple[int, int]:
     """Returns ``(fan_in, fan_out)`` of a weight, whatever its layout and however it is stacked.
 

@@ -347,14 +347,12 @@ class Residuals:
     def biases_after(self, at: int) -> set[int]:
         """The additions of vectors to a sum before anything uses it: ``x + h @ w + b``."""
         biases = set()
-        while len(self._flow.users[at]) == 1:
-            user = self._flow[self._flow.users[at][0]]
+        for user in self._flow.ahead(at):
             moves = ("add", "convert_element_type", "transpose")
             if len(user.preds) != 1 or user.name not in moves:
                 break
             if any(view.size > 1 for _, use in user.uses for view in use.views):
                 biases.add(user.id)
-            at = user.id
         return biases
 
     def _find_loops_side_by_side(self) -> None:

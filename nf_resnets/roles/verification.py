@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nf_resnets.roles.leaf import Branch, Leaf, Role, fans
+from nf_resnets.roles.leaf import Branch, Leaf, Role, fans, is_float
 from nf_resnets.roles.role_map import RoleMap
 
 _BIAS = 0.1  # the deviation of biases; one far below 0 may leave a ReLU nothing
@@ -79,7 +79,7 @@ class _Check:
     ) -> None:
         self.map, self.leaves = role_map, role_map.leaves
         given, treedef = jax.tree.flatten(params)
-        self.floats = [at for at, value in enumerate(given) if _is_float(value)]
+        self.floats = [at for at, value in enumerate(given) if is_float(value)]
         self.random = np.random.default_rng(0)
         tables = [leaf.shape[-2] for leaf in self.leaves if leaf.role is Role.EMBEDDING]
         self.num_tokens = min(tables, default=2)
@@ -101,7 +101,7 @@ class _Check:
             random = np.random.default_rng(1)  # a direction in which nothing cancels
             total = jnp.zeros(())
             for out in jax.tree.leaves(network(jax.tree.unflatten(treedef, values), *inputs)):
-                if _is_float(out):
+                if is_float(out):
                     direction = random.normal(size=out.shape).astype(np.float32)
                     total += jnp.vdot(direction, out.astype(jnp.float32))
             return total
@@ -131,7 +131,7 @@ class _Check:
 
     def _draw(self, leaf: Leaf, given: Any) -> Any:
         """A value of a leaf that hides nothing behind zeros."""
-        if not _is_float(given):
+        if not is_float(given):
             is_shape = isinstance(given, jax.ShapeDtypeStruct)
             return np.zeros(given.shape, given.dtype) if is_shape else given
         if leaf.role is Role.KEEP:
@@ -210,7 +210,7 @@ class _Check:
         zero = []
         for leaf, branches, value in zip(self.leaves, self.map.beside, values, strict=True):
             biases = (Role.SCALAR_BIAS, Role.CHANNEL_BIAS, *(() if leaf.weight else (Role.BRANCH,)))
-            if k in branches and _is_float(value) and leaf.role not in biases:
+            if k in branches and is_float(value) and leaf.role not in biases:
                 row = branches.index(k) * leaf.count // len(branches)
                 zero += [leaf] * (not np.any(value.reshape(leaf.count, -1)[row]))
         return zero
@@ -250,10 +250,6 @@ def _replaced(
 
 def _are_finite(arrays: Iterable[np.ndarray]) -> bool:
     return all(bool(np.isfinite(array).all()) for array in arrays)
-
-
-def _is_float(value: Any) -> bool:
-    return hasattr(value, "dtype") and bool(jnp.issubdtype(value.dtype, jnp.floating))
 
 
 def _is_key(value: Any) -> bool:
