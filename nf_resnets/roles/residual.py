@@ -168,7 +168,7 @@ class Residuals:
         is_asked = flow.layers(shortcut) or (products and flow.is_linear(shortcut))
         if is_asked and not self._is_projection(node, fork, shortcut, regions):
             return
-        gates = self._gates(fork, set().union(*regions), node.id)
+        gates = self._gates(fork, set().union(*regions))
         for term, region in self._grouped(rest, regions, gates):
             layers = [at for at in flow.layers(region) if at not in self.adapters]
             if not layers:
@@ -414,11 +414,10 @@ class Residuals:
                 "the program does not say how often it turns; expected lax.scan."
             )
 
-    def _gates(self, fork: int, region: set[int], end: int) -> set[int]:
+    def _gates(self, fork: int, region: set[int]) -> set[int]:
         """The layers between a fork and a sum that make a factor of another path, alone."""
         flow = self._flow
         makers: set[int] = set()
-        factors: set[int] = set()
         for at in sorted(region):
             node = flow[at]
             if node.name not in PRODUCTS or len(set(node.preds)) != 2:
@@ -434,11 +433,8 @@ class Residuals:
                         f"the kernel of a convolution is made by {self.leaves(factor)}; expected "
                         "keep= to match all of these."
                     )
-                found = self._choosing(factor) | self._making(node, one, two, path, factor)
-                if found:
-                    makers |= found
-                    factors.add(two)
-        return {at for at in makers if not self._bypasses(at, factors, region, end)}
+                makers |= self._choosing(factor) | self._making(node, one, two, path, factor)
+        return makers
 
     def _choosing(self, factor: set[int]) -> set[int]:
         """The layers of a factor that choose by their numbers, as a router does."""
@@ -477,19 +473,6 @@ class Residuals:
             return makers
         is_repeated = full == product.size > repeated
         return {at for at in makers if is_repeated and flow[at].size < product.size}
-
-    def _bypasses(self, layer: int, factors: set[int], region: set[int], end: int) -> bool:
-        """Whether a layer reaches a sum by another way than factors, choices aside."""
-        todo, seen = [layer][layer in factors :], {layer, *factors}
-        while todo:
-            for user in self._flow.users[todo.pop()]:
-                if user == end:
-                    return True
-                is_choice = not jnp.issubdtype(self._flow[user].dtype, jnp.inexact)
-                if user in region and user not in seen and not is_choice:
-                    seen.add(user)
-                    todo.append(user)
-        return False
 
     def _add_feeding(self, branch: Residual) -> None:
         """Adds the first layers on the way back from what else enters: k, v of an encoder.
