@@ -175,10 +175,6 @@ class Scheme:
     undecayed: Group = dataclasses.field(default=Group(), repr=False)
     parametrization: Parametrization = dataclasses.field(default=STANDARD, repr=False)
 
-    def __post_init__(self) -> None:
-        if not set(self.fits) <= set(FAMILIES):
-            raise ValueError(f"fits={self.fits} found; expected some of {', '.join(FAMILIES)}.")
-
     def constants(self, depth: int, transitions: tuple[bool, ...] | None = None) -> BranchConstants:
         """The constants that a network multiplies by, those of the k-th branch at ``[k - 1]``.
 

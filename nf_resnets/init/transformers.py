@@ -29,8 +29,6 @@ _SCALED = {4: (3, 4), 2: (1, 2)}  # the layers that depth scales, by how many a 
 
 def _stacks(title: str, role_map: RoleMap, decoder: str) -> dict[bool, int]:
     """``N`` of the encoder (``False``) and of the decoder (``True``), where they are."""
-    if not role_map.branches:
-        raise ValueError("no residual branch found in params; expected rules.branch to name them.")
     for branch in role_map.branches:
         if branch.m not in _SCALED:
             raise ValueError(

@@ -512,7 +512,7 @@ class Residuals:
                 if user in branch.region or user in seen:
                     continue
                 node = self._flow[user]
-                if len(seen) > 60 or node.is_layer or self.adds(node):
+                if node.is_layer or self.adds(node):
                     return set()
                 seen.add(user)
                 todo.append(user)
