@@ -25,22 +25,7 @@ digits = functools.cache(lambda: data.load("digits"))
 
 
 class Caught(Exception):
-    """Carries the optimizer that an entry point would have trained with."""
-
-
-def catch(monkeypatch, module, name, place):
-    """Lets a function raise its ``place``-th argument, the optimizer."""
-
-    def caught(*arguments, **options):
-        raise Caught(arguments[place])
-
-    monkeypatch.setattr(module, name, caught)
-
-
-def caught(function, *arguments, **options):
-    with pytest.raises(Caught) as error:
-        function(*arguments, **options)
-    return error.value.args[0](HYPER)
+    """Carries the optimizer that ``fit`` would have trained with."""
 
 
 def of_sweep(scheme, monkeypatch):
@@ -51,9 +36,14 @@ def of_sweep(scheme, monkeypatch):
 
 
 def of_fit(scheme, monkeypatch):
-    catch(monkeypatch, training, "image_program", 2)
+    def program(model, data, optimizer, *arguments, **options):
+        raise Caught(optimizer)
+
+    monkeypatch.setattr(training, "image_program", program)
     network = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
-    return caught(fit.fit, digits(), network=network)
+    with pytest.raises(Caught) as error:
+        fit.fit(digits(), network=network)
+    return error.value.args[0](HYPER)
 
 
 def of_streamed(module):

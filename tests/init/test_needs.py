@@ -57,11 +57,10 @@ def test_the_constants_of_rescalenet_must_be_seen_in_a_network():
         init.rescalenet(tree(), L, rules=RULES, key=KEY)
 
 
-@pytest.mark.parametrize("scheme", ["plain", "batchnorm"])
-def test_our_network_of_another_scheme_is_refused(scheme):
-    model = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
+def test_our_network_of_another_scheme_is_refused():
+    model = models.WideResNet(depth=10, scheme="plain", stem_channels=4)
     params = random_variables(model, 0)["params"]
-    with pytest.raises(ValueError, match="were not seen|without normalization"):
+    with pytest.raises(ValueError, match="were not seen"):
         init.rescalenet(params, 3, key=KEY)
 
 
@@ -79,11 +78,6 @@ def test_what_only_makes_training_worse_is_a_warning():
         with pytest.warns(SchemeWarning, match=sentence) as caught:
             wrap(lambda tree: init.fixup(tree, L, rules=rules))(params)
         assert len(caught) == 1
-
-
-def test_constants_that_depend_on_where_the_shape_changes():
-    with pytest.raises(ValueError, match="constants of NF-ResNet depend"):
-        schemes.get("nf_resnet").constants(3)
 
 
 @pytest.mark.every(6)
