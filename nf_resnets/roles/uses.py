@@ -120,8 +120,10 @@ def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind
         return Kind.EMBEDDING
     is_scalar = view.size == 1 and view.exact
     if node.name in ("add", "sub"):
-        if node.name == "sub" and view.size > 1 and _divides_by_leaf(flow, node):
-            return Kind.STATISTIC
+        uses = (other for user in flow.users[node.id] for _, other in flow[user].uses)
+        is_divided = any(other.rooted for other in uses)
+        if node.name == "sub" and view.size > 1 and is_divided:
+            return Kind.STATISTIC  # x minus a running mean, divided by the root of a leaf
         if flow.follows_norm(node.preds[0]):
             return Kind.NORM_SHIFT
         return (Kind.SCALAR_BIAS if view.linear else Kind.OTHER) if is_scalar else Kind.BIAS
@@ -153,12 +155,6 @@ def _kind_in_layer(node: Node, at: int, derived: Derived, view: View) -> Kind:
             return Kind.OPAQUE
         return Kind.WEIGHT_GAIN if view.size > 1 else Kind.MULTIPLIER
     return Kind.WEIGHT if view.exact and view.vanishes else Kind.OPAQUE
-
-
-def _divides_by_leaf(flow: Flow, node: Node) -> bool:
-    """Whether a difference is divided by the root of a leaf: x minus a running mean."""
-    users = (flow[user] for user in flow.users[node.id])
-    return any(use.rooted for user in users for _, use in user.uses)
 
 
 def _letters(node: Node, at: int, derived: Derived) -> list[str]:
