@@ -70,7 +70,7 @@ def measure(*, quick: bool) -> Iterator[Row]:
 
 
 def begin(name: str, case: dict[str, Any], steps: int) -> Callable[[], list[float]]:
-    """A function that makes so many steps and gives their losses: ``ours``, ``eager``, ``compiled``."""
+    """Makes ``ours``, ``eager`` or ``compiled``: so many steps a call, which gives their losses."""
     if name == "ours":
         return cases.make_run(Case(**case), steps)[0]
     return theirs(Case(**case), steps, compiled=name == "compiled")

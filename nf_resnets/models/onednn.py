@@ -44,11 +44,7 @@ def available() -> bool:
 
 def fits(x: jax.Array, kernel: jax.Array, stride: int) -> bool:
     """Whether a convolution is of the kind that the functions below are written for."""
-    return (
-        x.dtype == kernel.dtype == jnp.float32
-        and stride <= 2
-        and min(x.shape[1:3]) >= stride
-    )
+    return x.dtype == kernel.dtype == jnp.float32 and stride <= 2 and min(x.shape[1:3]) >= stride
 
 
 def convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:

@@ -150,6 +150,8 @@ def derive(
     views: dict[tuple[Any, ...], View] = {}
     for at, arg in enumerate(args):
         for view in arg.views if isinstance(arg, Derived) else ():
+            if _is_cut_away(equation, view):
+                continue
             moved = _move(equation, which, args, at, view, loops)
             key = (moved.leaf, moved.turns, moved.start)
             if key in views:
@@ -201,6 +203,12 @@ def _move(
     elif name in ("slice", "split", "pad", "concatenate"):
         view = dataclasses.replace(view, start=view.start + _offset(equation, which, view))
         axes = tuple(map(_resize, view.axes, shape))
+        if name == "concatenate" and before[options["dimension"]] == 1:
+            dimension = options["dimension"]
+            ahead = sum(var.aval.shape[dimension] for var in equation.invars[:at])
+            place = (Span(-1, ahead, shape[dimension]),)
+            if view.axes[dimension][0].axis < 0:
+                axes = (*axes[:dimension], place, *axes[dimension + 1 :])
         view = dataclasses.replace(view, exact=view.exact and name != "pad")
     elif name in ("dynamic_slice", "gather") and at == 0:
         return _index(equation, args, view, shape, loops)
@@ -266,6 +274,18 @@ def _reshape(axes: tuple[Axis, ...], shape: tuple[int, ...]) -> tuple[Axis, ...]
                 return None
         result.append(tuple(taken) or _none(1))
     return tuple(result)
+
+
+def _is_cut_away(equation: Any, view: View) -> bool:
+    """Whether a slice of a stack of leaves lacks this one."""
+    if equation.primitive.name != "slice":
+        return False
+    options = equation.params
+    bounds = zip(view.axes, options["start_indices"], options["limit_indices"], strict=True)
+    return any(
+        axis[0].axis < 0 <= axis[0].stride and not start <= axis[0].stride < limit
+        for axis, start, limit in bounds
+    )
 
 
 def _offset(equation: Any, which: int, view: View) -> int:

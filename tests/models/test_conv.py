@@ -167,9 +167,7 @@ def test_a_kernel_that_devices_share_has_the_sum_of_their_gradients(form):
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize(
-    ("side", "size", "stride"), [(5, 3, 2), (2, 3, 1), (5, 3, 1), (4, 1, 2)]
-)
+@pytest.mark.parametrize(("side", "size", "stride"), [(5, 3, 2), (2, 3, 1), (5, 3, 1), (4, 1, 2)])
 def test_second_derivative_by_reverse_over_reverse(form, side, size, stride):
     rng = np.random.default_rng(4)
     x = rng.standard_normal((2, side, side, 3), dtype=np.float32)

@@ -1061,18 +1061,33 @@ def stacked_with_constants():
     return stacked(run, scales=[(0.5, k, 1.0) for k in range(1, 7)])
 
 
-@case
-def stacked_at_run_time():
+def stack_made_at_run_time(run):
+    """Leaves of four blocks, stacked when the network runs."""
     params = {**blocks(two, 4), "head": f(D, 10)}
 
-    def network(p, x):
-        def body(x, layer):
-            return x + jax.nn.relu(x @ layer["w1"]) @ layer["w2"], None
+    def block(x, layer):
+        return x + jax.nn.relu(x @ layer["w1"]) @ layer["w2"], None
 
+    def network(p, x):
         layers = jax.tree.map(lambda *each: jnp.stack(each), *(p[f"l{i}"] for i in range(4)))
-        return lax.scan(body, x, layers)[0] @ p["head"]
+        return run(block, x, layers)[0] @ p["head"]
 
     return Case(network, params, (f(2, D),), each(TWO, 4), {"head": "head"}, axes={"l0/w1": "IO"})
+
+
+@case
+def stacked_at_run_time():
+    return stack_made_at_run_time(lax.scan)
+
+
+@case
+def stacked_at_run_time_and_indexed():
+    def run(block, x, layers):
+        for i in range(4):
+            x, _ = block(x, {name: leaf[i] for name, leaf in layers.items()})
+        return x, None
+
+    return stack_made_at_run_time(run)
 
 
 def turns_side_by_side(run):
