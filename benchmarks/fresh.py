@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -16,42 +17,22 @@ ROOT = Path(__file__).parents[1]
 MARK = "result: "
 
 
-def call(function: str, *arguments: Any, **environment: str) -> Any:
-    """What ``module:function`` returns in a fresh process; JSON carries it, and the arguments.
-
-    Raises:
-      RuntimeError: if the process fails, with what it said last.
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.fresh", function, json.dumps(arguments)],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-    if done.returncode or not lines:
-        raise RuntimeError(
-            f"{function}{arguments} ended with {done.returncode}: {done.stderr[-2000:]}"
-        )
-    return json.loads(lines[-1].removeprefix(MARK))
-
-
 @contextlib.contextmanager
-def kept(function: str, *arguments: Any) -> Iterator[Callable[[], Any]]:
+def kept(function: str, *arguments: Any, **environment: str) -> Iterator[Callable[[], Any]]:
     """A fresh process that makes a function, ``module:function(*arguments)``, for calls from here.
 
-    It begins at once, and waits between two calls without work for the processor.
+    It begins at once, and gives the processor no work between two calls. JSON carries the
+    arguments, and what the calls return; a call raises RuntimeError if the process fails.
     """
-    words = [sys.executable, "-m", "benchmarks.fresh", function, json.dumps(arguments), "kept"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+    words = [sys.executable, "-m", "benchmarks.fresh", function, json.dumps(arguments)]
+    pipe, env = subprocess.PIPE, {**os.environ, **environment}
+    with subprocess.Popen(words, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True) as process:
         asked, answers = process.stdin, process.stdout
         assert asked is not None and answers is not None
 
         def call() -> Any:
-            asked.write("\n")
-            asked.flush()
+            with contextlib.suppress(BrokenPipeError):
+                print(file=asked, flush=True)
             for line in answers:
                 if line.startswith(MARK):
                     return json.loads(line.removeprefix(MARK))
@@ -60,9 +41,24 @@ def kept(function: str, *arguments: Any) -> Iterator[Callable[[], Any]]:
         yield call
 
 
+def call(function: str, *arguments: Any, **environment: str) -> Any:
+    """What ``module:function`` returns in a fresh process, as :func:`kept` carries it."""
+    with kept("benchmarks.fresh:later", function, *arguments, **environment) as run:
+        return run()
+
+
+def later(function: str, *arguments: Any) -> Callable[[], Any]:
+    """``module:function`` with its arguments, not yet called."""
+    return functools.partial(named(function), *arguments)
+
+
+def named(function: str) -> Callable[..., Any]:
+    """Imports ``module:function``."""
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+
+
 if __name__ == "__main__":
-    module, _, name = sys.argv[1].partition(":")
-    result = getattr(importlib.import_module(module), name)(*json.loads(sys.argv[2]))
-    results = (result() for _ in sys.stdin) if sys.argv[3:] else [result]
-    for each in results:
-        print(MARK + json.dumps(each), flush=True)
+    made = named(sys.argv[1])(*json.loads(sys.argv[2]))
+    for _ in sys.stdin:
+        print(MARK + json.dumps(made()), flush=True)
