@@ -66,17 +66,24 @@ class Row:
 
 
 def interleaved(
-    functions: Mapping[str, Callable[[], object]], rounds: int, *, warm_up: int = WARM_UP
+    functions: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    warm_up: int = WARM_UP,
+    untimed: int = 0,
 ) -> dict[str, list[float]]:
-    """Calls each function once in every round, and gives the seconds of each.
+    """Times each function once in every round, and gives the seconds of each.
 
     The order turns from round to round, so that nobody always runs behind the same neighbour. Of
-    the ``warm_up`` rounds before nothing is kept.
+    the ``warm_up`` rounds before nothing is kept. In every turn a function is called ``untimed``
+    times before the call that is timed, if what counts is how long it takes behind itself.
     """
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     names = list(functions)
     for turn in range(warm_up + rounds):
         for name in names if turn % 2 else reversed(names):
+            for _ in range(untimed):
+                functions[name]()
             start = time.perf_counter()
             functions[name]()
             if turn >= warm_up:

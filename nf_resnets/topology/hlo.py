@@ -94,8 +94,9 @@ class _Program:
         lines = self._computations[condition].values()
         test = next(line for line in lines if line.is_root)
         last = self._computations[condition].get(test.operands[-1])
-        known = test.op == "compare" and "direction=LT" in test.attributes and last
-        found = re.match(r"(\d+)\)", last.attributes) if known and last.op == "constant" else None
+        is_below = test.op == "compare" and "direction=LT" in test.attributes
+        is_known = is_below and last is not None and last.op == "constant"
+        found = re.match(r"(\d+)\)", last.attributes) if last and is_known else None
         return body, self.of(body) + self.of(condition), int(found[1]) if found else None
 
     def _computation(self, name: str) -> Work:

@@ -15,7 +15,7 @@ from nf_resnets.data.augment import normalize
 from nf_resnets.data.batch import DeviceData, training_batch
 from nf_resnets.data.order import epoch_order
 from nf_resnets.models.conv import never_stored
-from nf_resnets.models.layers import GhostBatchNorm
+from nf_resnets.models.layers import MOMENTUM
 from nf_resnets.training.apply import ApplyFn
 from nf_resnets.training.loss import correct
 from nf_resnets.training.mesh import DATA, over_runs
@@ -97,7 +97,7 @@ def make_estimate_batch_stats(
             )
             _, updated = apply_fn(state.params, nothing, batch["image"], batch["keys"])
             # From 0, an update of the running statistics adds this fraction of the batch's.
-            return jax.tree.map(lambda value: value / (1 - GhostBatchNorm.momentum), updated)
+            return jax.tree.map(lambda value: value / (1 - MOMENTUM), updated)
 
         of_batches = lax.map(one_batch, jnp.arange(batches))
         return lax.pmean(jax.tree.map(lambda value: value.mean(axis=0), of_batches), DATA)

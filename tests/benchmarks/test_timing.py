@@ -21,6 +21,9 @@ def test_seconds_are_those_of_the_function(monkeypatch):
     clock = iter(range(100))
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     assert interleaved({"a": lambda: next(clock)}, 2, warm_up=0) == {"a": [2, 2]}
+    # Two calls before the timed one move the clock, not the seconds.
+    assert interleaved({"a": lambda: next(clock)}, 2, warm_up=0, untimed=2) == {"a": [2, 2]}
+    assert next(clock) == 2 * 3 + 2 * 5
 
 
 def test_a_ratio_is_the_median_of_those_of_neighbours():
