@@ -65,6 +65,9 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
       12
     """
     architecture, numbers = _parsed(name)
+    channels = options.get("stem_channels", 1)
+    if channels > 10**6:
+        raise ValueError(f"stem_channels={channels:.4g} found; expected at most 1,000,000.")
     return architecture.build(*numbers, scheme=scheme, **options)
 
 

@@ -53,7 +53,7 @@ def of_streamed(module):
         point = module.SCALES["smoke"][0] | {"scheme": scheme, "weight_decay": 0.5}
         split = SimpleNamespace(num_examples=320)
         encoded = SimpleNamespace(splits={"train": split}, num_classes=10)
-        return imagenet.setup(lambda _: {}, None, point, encoded).optimizer(HYPER)
+        return imagenet.setup(lambda _: {}, point, encoded).optimizer(HYPER)
 
     return optimizer
 
