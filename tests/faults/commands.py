@@ -59,8 +59,7 @@ class Process:
         return code
 
     def kill(self):
-        self.send(signal.SIGKILL)
-        # It may have come to its end before.
+        self.forked.kill()  # which may have come to its end before
         assert self.wait() in (-signal.SIGKILL, 0), self.said()
 
     def said(self):
