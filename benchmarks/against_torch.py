@@ -7,8 +7,8 @@ of gradient and update. First it is checked that both compute the same losses fo
 
 Each has a process of its own, as users have it, and the second of two steps is timed: in training a
 step follows a step. In one process ours took up to 1.5 times as long, PyTorch's as long as alone;
-after seconds of waiting it takes 1.2 times as long where a virtual machine has given free memory
-back meanwhile. Both were so in what was measured until 2026-11-28.
+the first step after seconds of waiting took 1.2 times as long on a virtual machine, whose freed
+memory may go back to its host. Both were so in what was measured until 2026-11-28.
 
 Cost: about ten minutes on two cores, half of it ``torch.compile``; ``--quick`` half a minute, one
 network, eager only.
