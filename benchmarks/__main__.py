@@ -2,7 +2,7 @@
 
 ``make bench`` runs them, ``make bench BENCH_ARGS=--quick`` in three minutes. Seconds depend on the
 machine and on what else it does; the ratios hardly do, since what is compared takes turns.
-On a rented GPU, ``python -m benchmarks --gpu`` makes in 25 minutes what is to be known of it first.
+On a rented GPU, ``python -m benchmarks --gpu`` makes in 11 minutes what is to be known of it first.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Settings:
     quick: bool = False
     """Fewer and smaller cases, fewer rounds."""
     gpu: bool = False
-    """On one GPU: step time against compiled PyTorch and BatchNorm, runs together, then
-    Fixup's figure 3 on CIFAR-10 and SkipInit's sweep, each with a time limit; --quick tries it on
-    a CPU."""
-    minutes: float = 25.0
+    """On one GPU: step time against compiled PyTorch, runs together, then Fixup's figure 3, its
+    table 1 with ResNet-20 and SkipInit's sweep, all on CIFAR-10, each with a time limit; --quick
+    tries it on a CPU."""
+    minutes: float = 11.0
     """For all parts of --gpu."""
     data_dir: str | None = None
     """Where tensorflow-datasets keeps CIFAR-10, or its binary files lie, for --gpu."""

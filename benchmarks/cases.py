@@ -14,6 +14,7 @@ from nf_resnets import schemes, training
 from nf_resnets.models import architectures
 from nf_resnets.optim import sgd
 
+NUM_CLASSES = 10
 HYPER = {"learning_rate": 0.05, "weight_decay": 5e-4}
 
 
@@ -32,12 +33,8 @@ class Case:
         short = "" if self.dtype == "float32" else f", {self.dtype}"
         return f"{self.network} {self.scheme}, {self.batch} x {self.side}x{self.side}{short}"
 
-    @property
-    def num_classes(self) -> int:
-        return 1000 if self.side > 64 else 10
-
     def model(self, **options: Any) -> Any:
-        options |= {"num_classes": self.num_classes, "dtype": jnp.dtype(self.dtype)}
+        options |= {"num_classes": NUM_CLASSES, "dtype": jnp.dtype(self.dtype)}
         return architectures.make(self.network, self.scheme, **options)
 
 
@@ -75,7 +72,7 @@ def make_batches(case: Case, steps: int = 1) -> dict[str, np.ndarray]:
     shape = (steps, case.batch, case.side, case.side, 3)
     return {
         "image": rng.standard_normal(shape, dtype=np.float32),
-        "label": rng.integers(0, case.num_classes, shape[:2], dtype=np.int32),
+        "label": rng.integers(0, NUM_CLASSES, shape[:2], dtype=np.int32),
     }
 
 

@@ -18,8 +18,6 @@ import torch.nn.functional as F
 from flax.traverse_util import flatten_dict
 from torch import nn
 
-SIZES = {50: (3, 4, 6, 3)}
-
 
 def conv(c_in: int, c_out: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(c_in, c_out, size, stride, padding=(size - 1) // 2, bias=False)
@@ -70,67 +68,35 @@ class PreActivationBlock(Scalars):
         return x + self.multiplier * self.conv_2(h + self.bias_4)
 
 
-class Bottleneck(Scalars):
-    """Fixup's bottleneck of an ImageNet ResNet."""
-
-    def __init__(self, c_in: int, c_out: int, stride: int):
-        super().__init__()
-        self.scalars(*(f"bias_{j}{side}" for j in (1, 2, 3) for side in "ab"), "multiplier")
-        inner = c_out // 4
-        self.conv_1, self.conv_2 = conv(c_in, inner, 1), conv(inner, inner, stride=stride)
-        self.conv_3 = conv(inner, c_out, 1)
-        self.shortcut = conv(c_in, c_out, 1, stride) if stride > 1 or c_in != c_out else None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        biased = x + self.bias_1a
-        if self.shortcut is not None:
-            x = self.shortcut(biased)
-        h = F.relu(self.conv_1(biased) + self.bias_1b)
-        h = F.relu(self.conv_2(h + self.bias_2a) + self.bias_2b)
-        h = self.multiplier * self.conv_3(h + self.bias_3a) + self.bias_3b
-        return F.relu(h + x)
-
-
 class Network(Scalars):
     """Stem, stages, mean over the image, head.
 
     Args:
-      name: as in the registry of architectures: ``cifar-resnet-n``, ``wrn-n-k``, ``resnet-50``.
-      num_classes: of the head.
+      name: as in the registry of architectures: ``cifar-resnet-n`` or ``wrn-n-k``.
       channels: of the images.
     """
 
-    def __init__(self, name: str, num_classes: int, channels: int = 3):
+    def __init__(self, name: str, channels: int = 3):
         super().__init__()
         numbers = [int(number) for number in re.findall(r"\d+", name)]
-        self.pre_activation, self.pooled = name.startswith("wrn"), name.startswith("resnet")
-        block: Any
-        if self.pooled:
-            block, sizes, stem = Bottleneck, SIZES[numbers[0]], conv(channels, 64, 7, 2)
-            widths: tuple[int, ...] = (256, 512, 1024, 2048)
-        elif self.pre_activation:
-            block, sizes = PreActivationBlock, ((numbers[0] - 4) // 6,) * 3
-            stem = conv(channels, 16)
-            widths = tuple(16 * numbers[1] * 2**index for index in range(3))
-        else:
-            block, sizes, stem = BasicBlock, ((numbers[0] - 2) // 6,) * 3, conv(channels, 16)
-            widths = (16, 32, 64)
-        self.stem = stem
+        self.pre_activation = name.startswith("wrn")
+        block: Any = PreActivationBlock if self.pre_activation else BasicBlock
+        width = numbers[1] if self.pre_activation else 1
+        sizes = ((numbers[0] - (4 if self.pre_activation else 2)) // 6,) * 3
+        self.stem = conv(channels, 16)
         self.scalars("bias_relu" if self.pre_activation else "bias_stem", "bias_head")
-        blocks, c_in = [], stem.out_channels
+        blocks, c_in, widths = [], 16, (16 * width, 32 * width, 64 * width)
         for stage, (size, c_out) in enumerate(zip(sizes, widths, strict=True)):
             for index in range(size):
                 blocks.append(block(c_in, c_out, 2 if stage > 0 and index == 0 else 1))
                 c_in = c_out
         self.sizes, self.blocks = sizes, nn.Sequential(*blocks)
-        self.head = nn.Linear(c_in, num_classes)
+        self.head = nn.Linear(c_in, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)
         if not self.pre_activation:
             x = F.relu(x + self.bias_stem)
-        if self.pooled:
-            x = F.max_pool2d(x, 3, 2, padding=1)
         x = self.blocks(x)
         if self.pre_activation:
             x = F.relu(x + self.bias_relu)
@@ -150,13 +116,13 @@ def fixup(network: Network) -> None:
         network.head.bias.zero_()
 
 
-def build(name: str, num_classes: int, params: Mapping[str, Any], device: str) -> Network:
+def build(name: str, params: Mapping[str, Any], device: str) -> Network:
     """The network with this library's parameters, channels last.
 
     Raises:
       ValueError: if a parameter is there that the network does not have, or the other way round.
     """
-    network = Network(name, num_classes)
+    network = Network(name)
     network.load_state_dict(leaves_of(params, network.sizes))
     return network.to(device=device, memory_format=torch.channels_last)
 

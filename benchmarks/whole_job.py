@@ -124,7 +124,7 @@ def train_in_torch(runs: list[int]) -> list[float]:
     per_epoch, accuracies = len(labels) // 64, []
     for run in runs:
         torch.manual_seed(run)
-        network = torch_networks.Network(MODEL, 10, channels=images.shape[1])
+        network = torch_networks.Network(MODEL, channels=images.shape[1])
         torch_networks.fixup(network)
         network = network.to(memory_format=torch.channels_last)
         peak = 2.0 ** RATES[run % len(RATES)]

@@ -11,7 +11,7 @@ SMALL = Case("cifar-resnet-8", batch=32, side=16)
 
 @pytest.mark.slow
 def test_the_rows_compare_both_schemes_with_fixup():
-    rows = list(against_batch_norm.compare(SMALL, steps=2, rounds=2))
+    rows = list(against_batch_norm.compare(SMALL, rounds=2))
     found = {row.compared: row for row in rows}
     assert set(found) == {
         f"{measure}, {scheme} / fixup"
