@@ -10,23 +10,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from nf_resnets.sweep.select import Edge, Optimum, along
+from nf_resnets.sweep.select import Optimum, along
 
 Shows = Literal["linear", "saturated", "both", "neither"]
 
 SHOWN = 3.84
 """The data show a part of the curve if the fit without it is worse by this much in chi^2: the
 95% point for one parameter."""
-
-
-class Point(NamedTuple):
-    """The best rate at one batch size, its range and its edge, as in :class:`Optimum`."""
-
-    batch_size: float
-    best: float | None
-    low: float | None
-    high: float | None
-    at_edge: Edge | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,42 +42,45 @@ class Regimes:
     largest_error: float | None
     batch_size: float | None
     batch_size_error: float | None
-    left_out: Mapping[float, str] = dataclasses.field(default_factory=dict)
-    group: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    metric: str = ""
+    left_out: Mapping[float, str]
+    group: Mapping[str, Any]
+    metric: str
 
 
-def regimes(
-    points: Sequence[Point | tuple[float, float | None, float | None, float | None]],
-    *,
-    factor: float = 2.0,
-) -> Regimes:
+def regimes_of(optima: Sequence[Optimum]) -> list[Regimes]:
     """Fits the curve ``eta = min(slope * B, largest)`` to the best rates of several batch sizes.
 
-    Points weigh ``error**-2`` in ``log2 eta``: an error bar is half the width of the range of rates
-    as good, and at least half a step of the grid.
+    There is a fit for each metric and group of optima that share all but the ``batch_size``. A best
+    rate weighs ``error**-2`` in ``log2 eta``: an error bar is half the width of the range of rates
+    as good, and at least half a step of the grid, the median factor between neighbouring rates.
 
     The data show the linear part if a flat line alone is worse by 3.84 in chi^2 (the 95% point for
     one parameter), and the saturated part if a line of slope 1 alone is. Batch sizes without a best
     rate, or with one at the edge of its grid, are left out and named.
 
-    Args:
-      points: ``(batch_size, best, low, high)`` or ``Point``, in any order.
-      factor: the factor between neighbouring rates of the grid.
-
     Source: De and Smith 2020, the experiments on batch size. The exact fit is ours.
 
     Example:
-      >>> points = [Point(8, best=0.25, low=0.25, high=0.25), Point(32, 1, 1, 1)]
-      >>> fit = regimes([*points, (128, 2, 2, 2), (512, 2, 2, 2)])
+      >>> best = {8: 0.25, 32: 1.0, 128: 2.0, 512: 2.0}
+      >>> (fit,) = regimes_of([
+      ...     Optimum({"batch_size": size}, "test_accuracy", (), best=rate, low=rate, high=rate)
+      ...     for size, rate in best.items()])
       >>> fit.shows, fit.slope, fit.largest, fit.batch_size
       ('both', 0.03125, 2.0, 64.0)
     """
-    ordered = sorted((Point(*given) for given in points), key=lambda point: point.batch_size)
-    reasons = {point.batch_size: _why_left_out(point) for point in ordered}
-    kept = [point for point in ordered if not reasons[point.batch_size]]
-    x, y, low, high = np.log2(np.array([point[:4] for point in kept], float).reshape(-1, 4).T)
-    error = np.maximum((high - low) / 2, math.log2(factor) / 2)
+    return [_fit(group, curve) for group, curve in along(optima, "batch_size")]
+
+
+def _fit(group: Mapping[str, Any], points: Sequence[Optimum]) -> Regimes:
+    pairs = (pair for one in points for pair in zip(one.rates, one.rates[1:], strict=False))
+    factors = [high.rate / low.rate for low, high in pairs]
+    step = math.log2(statistics.median_high(factors)) if factors else 1.0
+    ordered = sorted(points, key=lambda one: one.group["batch_size"])
+    reasons = {one.group["batch_size"]: _why_left_out(one) for one in ordered}
+    kept = [one for one in ordered if not reasons[one.group["batch_size"]]]
+    numbers = [(one.group["batch_size"], one.best, one.low, one.high) for one in kept]
+    x, y, low, high = np.log2(np.array(numbers, float).reshape(-1, 4).T)
+    error = np.maximum((high - low) / 2, step / 2)
 
     def chi2(curve: _Curve) -> float:
         return float(np.sum(((y - curve(x)) / error) ** 2))
@@ -101,32 +94,18 @@ def regimes(
     if linear != saturated:
         curve = line if linear else flat
     shown = {"slope": linear, "largest": saturated, "batch_size": both}
-    numbers = curve.slope, curve.largest, curve.largest - curve.slope
+    values = curve.slope, curve.largest, curve.largest - curve.slope
     fitted: dict[str, Any] = {}
-    for name, number, deviation in zip(shown, numbers, _errors(curve, x, error), strict=True):
+    for name, number, deviation in zip(shown, values, _errors(curve, x, error), strict=True):
         fitted[name] = 2**number if shown[name] else None
         fitted[f"{name}_error"] = deviation if shown[name] else None
     return Regimes(
         shows="both" if both else "linear" if linear else "saturated" if saturated else "neither",
         left_out={size: reason for size, reason in reasons.items() if reason},
+        group=group,
+        metric=points[0].metric,
         **fitted,
     )
-
-
-def regimes_of(optima: Sequence[Optimum]) -> list[Regimes]:
-    """Fits the regimes of each metric and group of optima that share all but the batch size.
-
-    The step of the grid is the median factor between neighbours of each curve's own rates.
-    """
-    fits = []
-    for group, curve in along(optima, "batch_size"):
-        pairs = (pair for one in curve for pair in zip(one.rates, one.rates[1:], strict=False))
-        factors = [high.rate / low.rate for low, high in pairs]
-        points = [Point(e.group["batch_size"], e.best, e.low, e.high, e.at_edge) for e in curve]
-        factor = statistics.median_high(factors) if factors else 2.0
-        fit = regimes(points, factor=factor)
-        fits.append(dataclasses.replace(fit, group=group, metric=curve[0].metric))
-    return fits
 
 
 class _Curve(NamedTuple):
@@ -139,7 +118,7 @@ class _Curve(NamedTuple):
         return np.minimum(self.slope + x, self.largest)
 
 
-def _why_left_out(point: Point) -> str:
+def _why_left_out(point: Optimum) -> str:
     if point.best is None:
         return "no run finished"
     return {

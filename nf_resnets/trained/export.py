@@ -18,18 +18,25 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 """The platforms on which an exported program runs."""
 
 
-def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.export.Exported:
-    """Lowers a network with its weights to StableHLO, for batches of any size.
+def save_export(
+    path: str | os.PathLike[str], trained: Trained, *, overwrite: bool = False,
+    platforms: Sequence[str] = PLATFORMS,
+) -> Path:  # fmt: skip
+    """Writes a network with its weights as StableHLO, for :func:`jax.export.deserialize`.
 
     The program goes from raw pixels, float32 ``[b, H, W, C]`` from 0 to
-    ``trained.inputs.max_value``, to logits, float32 ``[b, c]``.
+    ``trained.inputs.max_value``, to logits, float32 ``[b, c]``, for batches of any size. It needs
+    flatbuffers, which the extra ``export`` brings.
 
     Args:
+      path: the file, which is returned.
       trained: a network for images.
+      overwrite: whether a file that is there may be replaced.
       platforms: some of :data:`PLATFORMS`.
 
     Raises:
       TrainedError: if the network does not take images.
+      OSError: if the file is there, or cannot be written.
     """
     inputs = images_of(trained)
     if not platforms or not set(platforms) <= set(PLATFORMS):
@@ -38,19 +45,9 @@ def export(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> jax.exp
     (batch,) = jax.export.symbolic_shape("b")
     pixels = jax.ShapeDtypeStruct((batch, *inputs.shape), jnp.float32)
     program = jax.jit(lambda pixels: logits(variables, pixels))
-    return jax.export.export(program, platforms=tuple(platforms))(pixels)
-
-
-def save_export(
-    path: str | os.PathLike[str], trained: Trained, *, overwrite: bool = False,
-    platforms: Sequence[str] = PLATFORMS,
-) -> Path:  # fmt: skip
-    """Writes what :func:`export` makes into a file, for :func:`jax.export.deserialize`.
-
-    It needs flatbuffers, which the extra ``export`` brings.
-    """
+    exported = jax.export.export(program, platforms=tuple(platforms))(pixels)
     try:
-        data = bytes(export(trained, platforms=platforms).serialize())
+        data = bytes(exported.serialize())
     except ImportError as error:
         raise ImportError(f"{error}: pip install 'nf_resnets[export]'.") from None
     path = Path(path).expanduser()

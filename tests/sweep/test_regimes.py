@@ -5,10 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from nf_resnets.sweep.regimes import Point, regimes, regimes_of
-from nf_resnets.sweep.select import optima
+from nf_resnets.sweep.regimes import regimes_of
+from nf_resnets.sweep.select import Optimum, optima
 
 SIZES = [4, 16, 64, 256, 1024, 4096]
+
+
+def regimes(points):
+    """The fit of ``(batch_size, best, low, high, edge)``, of which no edge may be left out."""
+    (fit,) = regimes_of([
+        Optimum({"batch_size": x}, "loss", (), best, low=low, high=high, at_edge=(*edge, None)[0])
+        for x, best, low, high, *edge in points
+    ])  # fmt: skip
+    return fit
 
 
 def points_of(rates, sizes=SIZES):
@@ -62,9 +71,9 @@ def test_no_curve_is_nearer_than_the_fit():
 def test_a_best_rate_at_the_edge_is_a_bound_and_not_a_value():
     linear = points_of([0.0625, 0.25, 1.0, 4.0], SIZES[:4])
     # The grid ends at 4: taken as values these would be a plateau that is not there.
-    censored = [Point(1024, 4.0, 4.0, 4.0, "highest"), Point(4096, 4.0, 4.0, 4.0, "highest")]
+    censored = [(1024, 4.0, 4.0, 4.0, "highest"), (4096, 4.0, 4.0, 4.0, "highest")]
     assert regimes([*linear, *(point[:4] for point in censored)]).shows == "both"
-    others = [Point(8, 0.5, 0.5, 0.5, "only"), Point(8192, None, None, None)]
+    others = [(8, 0.5, 0.5, 0.5, "only"), (8192, None, None, None)]
     fit = regimes([*linear, *censored, *others])
     assert (fit.shows, fit.slope) == ("linear", pytest.approx(1 / 64))
     reasons = fit.left_out
