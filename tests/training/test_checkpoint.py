@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nf_resnets.training.checkpoint import Checkpoints
+from tests.trained.networks import assert_same
 
 
 def tree(step):
@@ -26,15 +27,6 @@ def tree(step):
 
 def like(tree):
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-
-
-def assert_same(found, expected):
-    """Two trees are equal in structure, dtypes, shapes and every bit."""
-
-    def bits(leaf):
-        return leaf.dtype, leaf.shape, np.asarray(leaf).tobytes()
-
-    assert jax.tree.map(bits, found) == jax.tree.map(bits, expected)
 
 
 @pytest.fixture
