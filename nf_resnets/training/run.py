@@ -91,21 +91,18 @@ class Run:
         values = self.column(name, start)
         return math.fsum(values.tolist()) / len(values) if len(values) else math.nan
 
-    def thinned(self, points: int) -> dict[str, list[float]]:
-        """The curve with at most so many points; see :func:`thinned`."""
-        columns = {name: self.column(name).tolist() for name in self.metrics}
-        return thinned({"step": [*range(1, self.step + 1)], **columns}, points, len(self.curve))
-
     def measures(self, points: int) -> dict[str, Any]:
-        """What a run's row has of its curve."""
+        """What a run's row has of its curve, :func:`thinned` to at most so many points."""
         made, losses = self.step - self.first_step, self.column("loss")
+        columns = {name: self.column(name).tolist() for name in self.metrics}
+        curve = {"step": [*range(1, self.step + 1)], **columns}
         return {
             "first_loss": float(losses[0]),
             "last_loss": float(losses[-1]),
             "last_grad_norm": float(self.column("grad_norm")[-1]),
             "seconds_per_step": self.step_seconds / made if made else math.nan,
             "resumed_at": self.first_step,
-            "curve": self.thinned(points),
+            "curve": thinned(curve, points, len(self.curve)),
             **self.input_wait(),
         }
 

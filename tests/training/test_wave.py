@@ -10,6 +10,7 @@ import pytest
 from nf_resnets import data, training
 from nf_resnets.training import Stopped
 from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.run import thinned
 from tests.training import linear, small
 from tests.training.linear import STEPS, program, state
 from tests.training.small import Log
@@ -244,8 +245,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_said_and_training_goes_on(
 
 def test_a_curve_is_thinned_to_the_same_points_for_runs_that_diverged():
     def points(step):
-        curve = np.full((60, 1), 0.5, np.float32)
-        return training.Run(("loss",), curve, step).thinned(7)["step"]
+        return thinned({"step": [*range(1, step + 1)]}, 7, num_steps=60)["step"]
 
     assert points(60) == [9, 18, 27, 36, 45, 54, 60]
     assert points(40) == [9, 18, 27, 36, 40] and points(3) == [3]
