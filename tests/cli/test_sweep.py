@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+import time
 from html.parser import HTMLParser
 
 import jax
@@ -73,14 +74,37 @@ def test_a_dry_run_says_what_it_would_take(made, monkeypatch, capsys):
     assert "Time: unknown until a run of each program has finished" in capsys.readouterr().out
 
 
-def test_bad_input_is_refused_before_anything_starts(tmp_path):
-    for arguments, sentence in (
+NINES = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
         (("--grid", "batch_size=32,2048"), "batch_size=2048 found for a training split"),
         (("--shard", "2", "2"), "--shard 2 2 found; expected I N with 0 <= I < N."),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            tyro.cli(Sweep, args=[*arguments, "--out", str(tmp_path / "new")])()
-    assert not list(tmp_path.iterdir())
+        # Sizes from outside are bounded before XLA sees them.
+        (("--model", "wrn-100000000006-1"), "expected cifar-resnet-(6n+2)"),
+        (("--model", f"cifar-resnet-{NINES}"), "expected cifar-resnet-(6n+2)"),
+        (("--stem-channels", "100000000"), "stem_channels=1e+08"),
+        (("--epochs", "1e300"), "epochs=1e+300"),
+        (("--warmup-epochs", "1e308"), "warmup_epochs=1e+308"),
+        (("--steps", NINES), "steps="),
+        (("--grid", f"seed=0:{NINES}"), "seed='0:99"),
+        (("--grid", f"peak_lr=2^-{NINES}"), "peak_lr="),
+        (("--grid", "seed=0:inf"), "seed='0:inf'"),
+        (("--grid", "seed=0:1000", "momentum=0.9", "epochs=1:1000"), "a grid of 1,001,000 points"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence_before_anything_starts(
+    arguments, sentence, monkeypatch
+):
+    monkeypatch.setattr(command, "_run", lambda *_: pytest.fail("it starts"))
+    start = time.monotonic()
+    with pytest.raises(ValueError) as caught:
+        tyro.cli(Sweep, args=[*arguments])()
+    said = str(caught.value)
+    assert sentence in said and "\n" not in said and len(said) < 400
+    assert time.monotonic() - start < 20  # a grid that is made, or a network, takes longer
 
 
 def test_a_table_without_its_rows_is_not_overwritten(tmp_path):
