@@ -67,10 +67,6 @@ def test_branches_of_what_does_not_train_at_1000_layers_contribute_a_half():
     assert batch_norm(50).share[-1] < 0.02
 
 
-def test_alpha_rsqrt_depth_ends_at_about_e():
-    assert alpha_rsqrt_depth(10_000).sum[-1] == pytest.approx(np.e, rel=1e-4)  # e/(2L) below it
-
-
 def test_the_input_of_rescalenet_keeps_a_half_and_every_branch_1_over_2L():
     for depth in (1, 5, 33):
         first, branches = shares_of_last(rescale(depth))

@@ -11,10 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.untrained import OneStage, forward
+from experiments.untrained import OneStage, forward, random_signs
 from nf_resnets import analysis, models, schemes
 from nf_resnets.analysis import closed_form as cf
-from tests.analysis.test_closed_form import shares_of_last
 from tests.models.trees import quick_jit
 
 L, WIDTH, SIDE, DRAWS = 8, 32, 6, 32
@@ -24,11 +23,6 @@ SIZE = (SIDE, SIDE)
 # Of a 3x3 window, the part inside the image; He's stem doubles the moment 1 of random signs.
 INSIDE = np.convolve(np.ones(SIDE), np.ones(3), "same") / 3
 FIRST = 2 * np.multiply.outer(INSIDE, INSIDE)
-
-
-def signs(count, side):
-    images = np.random.default_rng(0).choice([-1.0, 1.0], (count, side, side, 3))
-    return images.astype(np.float32)
 
 
 def drawn(scheme, blocks, family="pre_activation"):
@@ -44,7 +38,7 @@ def drawn(scheme, blocks, family="pre_activation"):
         return values * np.float32((2 / fan_in) ** 0.5)
 
     model = OneStage(blocks, WIDTH, scheme, family)
-    shapes = dict(jax.eval_shape(model.init, jax.random.key(0), signs(1, SIDE)))
+    shapes = dict(jax.eval_shape(model.init, jax.random.key(0), random_signs(1, SIDE)))
     variables = jax.tree_util.tree_map_with_path(draw, shapes)
     start = jax.vmap(lambda params: scheme.init(params, blocks))
     params = quick_jit(start)(variables["params"])
@@ -57,7 +51,7 @@ def measured(anatomy, family):
     model = OneStage(
         L, WIDTH, schemes.Scheme("any", "", init=None, anatomy=anatomy, reference=""), family
     )
-    images = signs(16 if anatomy.normalized else 2, SIDE)
+    images = random_signs(16 if anatomy.normalized else 2, SIDE)
 
     def one(variables):
         network = forward(model, {n: v for n, v in variables.items() if n == "batch_stats"})
@@ -82,7 +76,7 @@ def errors(values, expected):
 
 
 def form(b, a=ONES, **options):
-    return cf.propagate(b, a, first=options.pop("first", FIRST), size=SIZE, **options)
+    return cf.propagate(b, a, first=FIRST, size=SIZE, **options)
 
 
 BETA = 1 / (K + L)
@@ -112,41 +106,6 @@ def test_var_of_skip_branch_and_sum_is_the_closed_form(name):
     assert errors(signal.sum.second, wrong.sum) > 4
 
 
-def test_var_doubles_with_every_block_of_alpha_one():
-    # Slope 1 in log2 but for the padding, which 6 x 6 positions lower to that of the recursion.
-    sums = draws("alpha_one").sum.second.mean(axis=0)
-    slope = np.polyfit(K, np.log2(sums) - np.log2(CASES["alpha_one"][0].sum), 1)[0]
-    # 32 draws leave the mean of the last sum uncertain by about 15%, 0.2 in log2 over 8 blocks.
-    assert abs(slope) < 0.06 and not abs(slope - 0.1) < 0.06
-
-
-@pytest.mark.slow
-def test_batch_norms_branch_contributes_1_over_k_plus_1():
-    signal = draws("batchnorm")
-    # In an interior with Var x_0 = 1 this is 1/(k+1) (test_closed_form); here the stem gives more.
-    right = form(ONES, normalized=True)
-    without_input = form(ONES, normalized=True, first=1e-9 * FIRST)
-    # To 1% the shares 1/k, of one block less.
-    np.testing.assert_allclose(without_input.share, 1 / K, rtol=0.01)
-    shares = signal.share.mean(axis=0)
-    # 32 draws give a share to 2%; the means that padding moves, see above, are the rest.
-    np.testing.assert_allclose(shares, right.share, rtol=0.08)
-    assert (without_input.share / shares > 1.08).sum() >= 5
-    # Linear growth: every branch adds the same.
-    added = signal.branch.second.mean(axis=0)
-    np.testing.assert_allclose(added, added.mean(), rtol=0.08)
-
-
-@pytest.mark.slow
-def test_skip_and_branch_contribute_alike_where_both_are_divided_by_sqrt_2():
-    signal = draws("sqrt_half")
-    right = CASES["sqrt_half"][0]
-    ratio = signal.branch.second.mean(axis=0) / signal.skip.second.mean(axis=0)
-    # 1 but for the padding; the ratio of two means over 32 draws of 32 channels is known to 10%.
-    np.testing.assert_allclose(ratio, right.branch / right.skip, rtol=0.3)
-    assert np.abs(ratio / (right.branch / right.skip) - 1).mean() < 0.1
-
-
 @pytest.mark.parametrize("name", ["skipinit", pytest.param("fixup", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", ["pre_activation", "post_activation"])
 def test_var_is_constant_exactly_where_every_branch_is_zero(name, family):
@@ -155,20 +114,6 @@ def test_var_is_constant_exactly_where_every_branch_is_zero(name, family):
     assert (signal.sum.second == signal.input.second[:, :1]).all()
     # Another scheme's is not.
     assert not (draws("alpha_rsqrt_depth", family).sum.second == signal.input.second[:, :1]).any()
-
-
-def test_the_input_of_rescalenet_contributes_half_of_the_last_block():
-    signal = draws("rescalenet")
-    identity_squared = signal.skip.second / signal.input.second
-    # The skip path is the input times a constant: float32 rounding.
-    np.testing.assert_allclose(identity_squared, np.tile(1 - BETA, (DRAWS, 1)), rtol=1e-5)
-    assert identity_squared.prod(axis=1) == pytest.approx(0.5, rel=1e-5)
-    share, branches = shares_of_last(CASES["rescalenet"][0])
-    kept = (signal.skip.second / signal.sum.second).prod(axis=1)
-    assert errors(kept[:, None], share) < 4
-    # Without padding the shares are 1/2 and 1/(2L); the padding takes from the branches.
-    assert 0.5 < share < 0.61 and (branches < 1 / (2 * L)).all()
-    assert errors(kept[:, None], 1 / 3) > 4
 
 
 @pytest.mark.slow
