@@ -69,39 +69,31 @@ def drawn_params(kind):
     return quick_jit(init.he)(undrawn(MODELS[kind]), jax.random.key(0))
 
 
-def both_bounds(kind, params, images, labels):
-    network = forward(MODELS[kind])
-    of_blocks = bounds.block_bounds(network, params, images, labels)
-    of_sets = bounds.parameter_bounds(network, params, images, labels)
-    return of_blocks, of_sets, network(params, images)
-
-
 @functools.cache
-def compiled(kind):
-    """Both theorems' bounds for stacked parameters, images and labels, one draw after another."""
-    return quick_jit(lambda *args: jax.lax.map(lambda each: both_bounds(kind, *each), args))
+def both_bounds(kind):
+    """Both theorems' bounds, and the logits, of parameters, images and labels; compiled."""
+    network = forward(MODELS[kind])
+
+    def both(*args):
+        of_blocks = bounds.block_bounds(network, *args)
+        return of_blocks, bounds.parameter_bounds(network, *args), network(*args[:2])
+
+    return quick_jit(both)
 
 
 @functools.cache
 def drawn(kind, name):
-    """Both theorems' bounds for every draw, and the logits."""
+    """Both theorems' bounds for every draw, the logits, and the labels."""
     images, labels = digits_batch(DRAWS * BATCH)
-    images = images.reshape(DRAWS, BATCH, 8, 8, 1)
-    labels = labels.reshape(DRAWS, BATCH)
-    keys, params = jax.random.split(jax.random.key(7), DRAWS), undrawn(MODELS[kind])
-    draw = quick_jit(
-        lambda *args: jax.lax.map(lambda each: initialised(kind, name, params, *each), args)
-    )
-    found = compiled(kind)(draw(keys, images), images, labels)
-    return jax.device_get(found), np.asarray(labels)
-
-
-def once(kind, params, images, labels):
-    """The same for one network and one batch, by the program of the draws."""
-    stacked = jax.tree.map(
-        lambda leaf: np.broadcast_to(leaf, (DRAWS, *np.shape(leaf))), (params, images, labels)
-    )
-    return jax.device_get(jax.tree.map(lambda leaf: leaf[0], compiled(kind)(*stacked)))
+    batches = images.reshape(DRAWS, BATCH, 8, 8, 1), labels.reshape(DRAWS, BATCH)
+    keys = jax.random.split(jax.random.key(7), DRAWS)
+    draw = quick_jit(functools.partial(initialised, kind, name, undrawn(MODELS[kind])))
+    found = [
+        both_bounds(kind)(draw(key, images), images, labels)
+        for key, images, labels in zip(keys, *batches, strict=True)
+    ]
+    stacked = jax.tree.map(lambda *each: np.stack(each), *jax.device_get(found))
+    return stacked, np.asarray(batches[1])
 
 
 @ON_DRAWS
@@ -167,9 +159,9 @@ def test_a_bias_breaks_the_identity(path):
     bias = jnp.linspace(0.5, 1.0, math.prod(shape)).reshape(shape)
     params = replaced(params, {path: bias})
     with pytest.raises(ValueError, match="is a bias that is not 0"):
-        both_bounds("wide", params, images, labels)
+        bounds.block_bounds(forward(MODELS["wide"]), params, images, labels)
     # Compiled, the values cannot be looked at; the numbers tell.
-    of_blocks, of_sets, logits = once("wide", params, images, labels)
+    of_blocks, of_sets, logits = both_bounds("wide")(params, images, labels)
     size = np.abs(logits).max(axis=-1).reshape(1, -1)
     assert identity_error(of_blocks, of_blocks.lower_bound * of_blocks.norm, size) > 10
     stem = of_sets["stem/kernel"]
