@@ -12,22 +12,14 @@ from experiments.untrained import forward
 from nf_resnets import analysis, schemes
 from nf_resnets.models import architectures
 from tests.models.smallest import example, smallest
-from tests.models.trees import quick_jit
+from tests.models.trees import quick_jit, random_like
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)), jnp.float32)
 
 
 def started(model, *inputs):
     """Variables with random weights; nothing is compiled."""
-    rng = np.random.default_rng(0)
-
-    def draw(leaf):
-        values = rng.standard_normal(leaf.shape, dtype=np.float32)
-        if leaf.ndim < 2:
-            return 1 + 0.1 * values
-        return values * (2 * leaf.shape[-1] / leaf.size) ** 0.5
-
-    return jax.tree.map(draw, dict(jax.eval_shape(model.init, jax.random.key(0), *inputs)))
+    return random_like(jax.eval_shape(model.init, jax.random.key(0), *inputs), 0, 2**0.5)
 
 
 class Block(nn.Module):

@@ -1,6 +1,5 @@
 """eta_k, learnable scalars and weight norms, against tensors and trees with known answers."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +7,8 @@ import pytest
 from nf_resnets import analysis, models, roles
 from nf_resnets.analysis.weights import layer_gains, shortcut_gains
 from tests.models.trees import random_variables
+
+MODEL = models.WideResNet(depth=16, stem_channels=2)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +34,7 @@ def test_multipliers_are_in_the_order_of_the_branches():
     tree = {"block_1": block, "block_10": {"fc_1": np.ones((2, 2))}}
     rules = roles.Rules(branch=r"block_(\d+)/fc_(\d)", alpha="alpha", multiplier="gain")
     np.testing.assert_array_equal(analysis.multipliers(tree, rules=rules), [1.5, np.nan])
-    model = models.WideResNet(depth=16, stem_channels=2)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4, 4, 3)))["params"]
-    params = jax.tree.map(lambda s: np.ones(s.shape, np.float32), shapes)
+    params = random_variables(MODEL, 0)["params"]
     for k, stage in enumerate(("stage_1", "stage_2", "stage_3")):
         params[stage]["first"]["multiplier"][...] = 2 * k + 1
         params[stage]["rest"]["multiplier"][...] = 2 * k + 2
@@ -43,10 +42,7 @@ def test_multipliers_are_in_the_order_of_the_branches():
 
 
 def test_weight_norms_are_those_of_each_layer():
-    model = models.WideResNet(depth=16, stem_channels=2)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4, 4, 3)))["params"]
-    rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), shapes)
+    params = random_variables(MODEL, 0)["params"]
     norms = analysis.weight_norms(params)
     assert norms.shape == (6, 2)
     for k, kernel in (
