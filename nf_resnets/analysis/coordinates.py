@@ -130,9 +130,9 @@ def coordinate_rows(
       steps: after how many steps; those that were not made are left out.
 
     Example:
-      >>> checks = {8: Coordinates(size=np.ones((2, 3)), change=np.full((2, 3), 0.5))}
-      >>> coordinate_rows(checks, steps=[1])[-1]
-      {'place': 'logits', 'steps': 1, 'size': 8, 'activation': 1.0, 'change': 0.5}
+      >>> of_one_step = Coordinates(size=np.ones((2, 3)), change=np.array([[0, 0, 0], [5, 6, 7]]))
+      >>> coordinate_rows({8: of_one_step}, steps=[1, 3])[-1]
+      {'place': 'logits', 'steps': 1, 'size': 8, 'activation': 1.0, 'change': 7.0}
     """
     return [
         {

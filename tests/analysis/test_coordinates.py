@@ -11,9 +11,8 @@ import numpy as np
 import optax
 
 from nf_resnets import optim
-from nf_resnets.analysis import coordinate_rows, coordinates, growth
+from nf_resnets.analysis import coordinates, growth
 from nf_resnets.init import Rules
-from nf_resnets.plotting import coordinates_figure
 from tests.models.trees import quick_jit
 
 RULES = Rules(branch=r"(blocks)/linear_(\d)", stacked="^blocks/", stem="^stem", head="^head")
@@ -96,13 +95,3 @@ def test_the_numbers_are_root_mean_squares():
     close(found.size[:, -1], [np.square(z).mean() ** 0.5 for z in (logits, after)])
     close(found.change[1, -1], np.square(after - logits).mean() ** 0.5)
     close(found.size[0, 0], np.square(INPUTS @ params["stem"]["kernel"]).mean() ** 0.5)
-
-
-def test_rows_and_their_figure(tmp_path):
-    found = by_width()
-    rows = coordinate_rows(found, steps=(1, 3, 10))
-    assert len(rows) == len(WIDTHS) * 3 * 2  # ten steps were not made
-    last = [row for row in rows if row["place"] == "logits" and row["steps"] == 3]
-    assert [row["change"] for row in last] == [float(each.change[3, -1]) for each in found.values()]
-    coordinates_figure(rows, tmp_path / "f.png", title="t", subtitle="s", size="width")
-    assert (tmp_path / "f.png").stat().st_size > 10_000
