@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,15 +41,16 @@ def sweep_figures(folder: Path, sweep: SweepResults) -> list[str]:
     svgs: dict[str, str] = {}
     for name, draw in (("figure.png", sweep_figure), ("curves.png", training_figure)):
         if name == "figure.png" or sweep.curves:
-            with whole_file(folder / name) as new:
-                svgs[name] = draw(sweep, new)
-            files += [name, Path(name).with_suffix(".svg").name]
+            draw(sweep, folder / name)
+            svg = (folder / name).with_suffix(".svg")
+            svgs[name] = svg.read_text()
+            files += [name, svg.name]
     report(folder / "report.html", sweep, cells, notes, svgs)
     return [*files, "report.html"]
 
 
-def sweep_figure(sweep: SweepResults, path: Path) -> str:
-    """Draws what suits the grid, a curve for each scheme, and returns the SVG.
+def sweep_figure(sweep: SweepResults, path: Path) -> None:
+    """Draws what suits the grid, a curve for each scheme.
 
     Against the batch size, or else against the depth or width of the networks, there are the best
     metric and the best rate with the range of rates as good; dashed is the fit.
@@ -61,7 +61,7 @@ def sweep_figure(sweep: SweepResults, path: Path) -> str:
     if not sizes:
         rates_figure(sweep.optima, path, title="Accuracy and training loss against the rate",
                      subtitle=subtitle, chance=sweep.chance, names=sweep.names)  # fmt: skip
-        return path.with_suffix(".svg").read_text()
+        return
     panels = []
     for metric in dict.fromkeys(one["metric"] for one in sweep.optima):
         of_metric = [one for one in sweep.optima if one["metric"] == metric]
@@ -98,7 +98,6 @@ def sweep_figure(sweep: SweepResults, path: Path) -> str:
         ]  # fmt: skip
     curves_figure(panels, path, title=f"The best learning rate against the {label}",
                   subtitle=subtitle, columns=2, legend=LEGEND)  # fmt: skip
-    return path.with_suffix(".svg").read_text()
 
 
 def _sizes(optima: Sequence[Row]) -> tuple[dict[Any, float], str, str]:
@@ -143,7 +142,7 @@ def _fitted(title: str, fit: Row, sizes: Sequence[float]) -> Curve:
     return Curve(title, at, [r if math.isfinite(r) else math.nan for r in rates], style="--")
 
 
-def training_figure(sweep: SweepResults, path: str | os.PathLike[str]) -> str:
+def training_figure(sweep: SweepResults, path: Path) -> None:
     """Draws the training loss of the runs at the best rates, a panel for each batch size.
 
     Runs of one group are seeds, drawn as their mean in a band from the lowest to the highest.
@@ -163,7 +162,6 @@ def training_figure(sweep: SweepResults, path: str | os.PathLike[str]) -> str:
         drawn.append(Panel("step", f"training loss, B = {size}", means, more_is_better=False))
     curves_figure(drawn, path, title="Training at the best rates", columns=min(len(drawn), 4),
                   subtitle=f"{sweep.title}: {sweep.subtitle}")  # fmt: skip
-    return Path(path).with_suffix(".svg").read_text()
 
 
 def table_cells(

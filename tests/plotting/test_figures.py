@@ -130,9 +130,8 @@ def test_the_axis_of_a_sweep_s_figure_is_what_varies(drawn, tmp_path, groups, la
     ]
     fit = {"group": {"scheme": "fixup", "model": "wrn-10-1"}, "metric": "test_accuracy",
            "slope": 1 / 32, "largest": 0.5}  # fmt: skip
-    path = tmp_path / "f.png"
-    path.with_suffix(".svg").write_text("<svg/>")
-    sweep_figure(SweepResults("t", [], optima, [fit] * (label == "batch size")), path)
+    sweep = SweepResults("t", [], optima, [fit] * (label == "batch size"))
+    sweep_figure(sweep, tmp_path / "f.png")
     axes = drawn[0].axes[-1]
     assert axes.get_xlabel() == label
     if label == "batch size":
