@@ -65,29 +65,26 @@ def sweep_figure(sweep: SweepResults, path: Path) -> None:
     panels = []
     for metric in dict.fromkeys(one["metric"] for one in sweep.optima):
         of_metric = [one for one in sweep.optima if one["metric"] == metric]
-        titles = list(
-            dict.fromkeys(series_title(one["group"], field, sweep.names) for one in of_metric)
-        )
+        groups: dict[str, list[Row]] = {}
+        for one in of_metric:
+            groups.setdefault(series_title(one["group"], field, sweep.names), []).append(one)
+        fits = {
+            series_title(fit["group"], field, sweep.names): fit
+            for fit in sweep.regimes
+            if fit["metric"] == metric
+        }
         means, rates = list[Curve](), list[Curve]()
-        for index, title in enumerate(titles):
+        for index, (title, optima) in enumerate(groups.items()):
             # Curves stand slightly apart, so that their bars can be seen.
-            apart = 2 ** (0.4 * ((index + 0.5) / len(titles) - 0.5))
-            points = [
-                (sizes[one["group"][field]] * apart, one)
-                for one in sorted(of_metric, key=lambda one: sizes[one["group"][field]])
-                if series_title(one["group"], field, sweep.names) == title
-            ]
-            fits = [
-                fit
-                for fit in sweep.regimes
-                if fit["metric"] == metric
-                and series_title(fit["group"], field, sweep.names) == title
-            ]
+            apart = 2 ** (0.4 * ((index + 0.5) / len(groups) - 0.5))
+            placed = [(sizes[one["group"][field]], one) for one in optima]
+            points = [(x * apart, one) for x, one in sorted(placed, key=lambda pair: pair[0])]
             means.append(_best(title, points, METRICS[metric][1], ("mean", "std")))
             rates.append(_best(title, points, 1, ("best",)))
             edges = [(x, one["best"]) for x, one in points if one["best"] and one["at_edge"]]
             rates.append(Curve(title, [x for x, _ in edges], [y for _, y in edges], style="open"))
-            rates += [_fitted(title, fit, list(sizes.values())) for fit in fits]
+            if title in fits:
+                rates.append(_fitted(title, fits[title], list(sizes.values())))
         name, _, more_is_better = METRICS[metric]
         ticks = sorted(set(sizes.values()))
         panels += [
