@@ -10,15 +10,16 @@ and ``a_k`` of the skip path,
     norm), ``Var x_k = Var skip_k + Var branch_k``.
 
 That holds for wide layers, on average over draws, for biases of 0, and away from zero-padded
-borders, unless ``size`` is given, which carries the padding along. :func:`propagate` is the
-recursion. Networks with a ReLU after the sum are another one, :func:`propagate_rectified`.
+borders, unless the first moment is one for each position, which carries the padding along.
+:func:`propagate` is the recursion. Networks with a ReLU after the sum are another one,
+:func:`propagate_rectified`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,15 +53,14 @@ class ClosedForm(NamedTuple):
 
 def propagate(
     branch_gains: ArrayLike,
-    skip_gains: ArrayLike | None = None,
+    skip_gains: ArrayLike = 1.0,
     *,
-    random_skips: Sequence[bool] | None = None,
+    random_skips: ArrayLike = False,
     normalized: bool = False,
     normalized_sum: bool = False,
     centered: bool = False,
     first: ArrayLike = 1.0,
-    size: tuple[int, int] | None = None,
-    strides: Sequence[int] | None = None,
+    strides: ArrayLike = 1,
     kernels: Sequence[int] = (3, 3),
 ) -> ClosedForm:
     r"""The recursion of a network whose blocks begin with the activation (pre-activation).
@@ -69,19 +69,18 @@ def propagate(
       branch_gains: ``b_k``, ``[L]``: the squared constants and scalars on the branch times
         ``fan_in mean(W^2) / 2`` of each of its layers.
       skip_gains: ``a_k``, ``[L]``: the squared constant on the skip path, times
-        ``fan_in mean(W^2) / 2`` of a convolution on it; by default 1.
+        ``fan_in mean(W^2) / 2`` of a convolution on it.
       random_skips: for every block, whether there is a convolution on the skip path.
       normalized: whether a batch norm stands before each activation: the layers of the branch, and
-        a convolution on the skip path, then see inputs of moment 1. Together with ``size`` the
-        result is about 4% high on images of 8 x 8.
+        a convolution on the skip path, then see inputs of moment 1. With padding the result is
+        about 4% high on images of 8 x 8.
       normalized_sum: whether one more norm stands after every sum: a batch norm in a network that
         has them, else a LayerNorm.
       centered: whether data-dependent biases take each channel's mean out of every layer's input,
         and with it ``1/pi`` of the moment. Assumed then: all examples are independent.
-      first: ``Var x_0``, a number or one for each position ``[H, W]``.
-      size: ``(H, W)`` of the images, to carry the zero padding along: moments are then averages
-        over all positions; None for the interior of large images.
-      strides: of every block, 1 or 2, where ``size`` is given; by default 1.
+      first: ``Var x_0``, a number for the interior of large images, or one for each position
+        ``[H, W]``, to carry the zero padding along: moments are then averages over all positions.
+      strides: of every block, 1 or 2, where there are positions.
       kernels: the sizes of the branch's convolutions, in order; the first that is not 1 has the
         stride.
 
@@ -89,19 +88,14 @@ def propagate(
       >>> propagate([1.0, 1.0, 1.0]).sum.tolist()
       [2.0, 4.0, 8.0]
     """
-    b = np.asarray(branch_gains, np.float64)
-    a = np.ones_like(b) if skip_gains is None else np.asarray(skip_gains, np.float64)
-    steps = [1] * len(b) if strides is None else list(strides)
-    random = [False] * len(b) if random_skips is None else list(random_skips)
     left = CENTERED_RELU ** len(kernels) if centered else 1.0
-    q = np.broadcast_to(np.asarray(first, np.float64), size or (1, 1))
+    q, bordered = np.atleast_2d(np.asarray(first, np.float64)), np.ndim(first) > 0
     rows = []
-    for b_k, a_k, convolved, stride in zip(b, a, random, steps, strict=True):
+    for b_k, a_k, convolved, stride in _blocks(branch_gains, skip_gains, random_skips, strides):
         entering = q.mean()
-        inner = q / entering if normalized else q
         # A convolution on the skip path takes what the branch takes.
-        skip = a_k * (inner if normalized and convolved else q)[::stride, ::stride]
-        inner = _through(inner, kernels, stride, bordered=size is not None, normalized=normalized)
+        skip = a_k * (q / entering if normalized and convolved else q)[::stride, ::stride]
+        inner = _through(q, kernels, stride, bordered=bordered, normalized=normalized)
         branch = b_k * left * inner
         q = skip + branch
         rows.append((entering, skip.mean(), branch.mean(), q.mean()))
@@ -109,25 +103,16 @@ def propagate(
     return ClosedForm(*np.array(rows).reshape(-1, 4).T)
 
 
-def _convolved(q: Floats, kernel: int, *, bordered: bool) -> Floats:
-    """The mean of ``q [H, W]`` over each position's ``kernel x kernel`` neighbours, 0 outside."""
-    if not bordered or kernel == 1:
-        return q
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(q, kernel // 2), (kernel, kernel))
-    return windows.mean(axis=(-2, -1))
-
-
 def propagate_rectified(
     branch_gains: ArrayLike,
-    skip_gains: ArrayLike | None = None,
+    skip_gains: ArrayLike = 1.0,
     *,
-    new_channels: ArrayLike | None = None,
-    random_skips: Sequence[bool] | None = None,
+    new_channels: ArrayLike = 0.0,
+    random_skips: ArrayLike = False,
     normalized: bool = False,
     centered: bool = False,
     first: ArrayLike = 1.0,
-    size: tuple[int, int] | None = None,
-    strides: Sequence[int] | None = None,
+    strides: ArrayLike = 1,
     kernels: Sequence[int] = (3, 3),
 ) -> ClosedForm:
     r"""The recursion of a network with a ReLU after the sum, ``x_k = relu(skip + branch)``.
@@ -137,8 +122,8 @@ def propagate_rectified(
     ``x_k = relu(sqrt(a_k) x_{k-1} + sqrt(b_k Var x_{k-1}) g)``, ``g ~ N(0, 1)``, from
     ``x_0 = relu(g)``. Its distribution, an atom at 0 and a density, is followed on a grid in units
     of ``sqrt(Var x_k)``; the moments of each step are exact given the distribution before it.
-    Zero padding, where ``size`` is given, is carried along as in :func:`propagate`, but for the
-    unit's distribution, which is taken to be of one form at all positions.
+    Zero padding is carried along as in :func:`propagate`, but for the unit's distribution, which is
+    taken to be of one form at all positions.
 
     The arguments are those of :func:`propagate`, but that a gain contains ``fan_in mean(W^2)``
     itself of a branch's first layer, whose input is the ReLU's output (``b_k`` is 2 for He's
@@ -156,25 +141,21 @@ def propagate_rectified(
       >>> he.input.round(2).tolist()
       [1.0, 2.32]
     """
-    b = np.asarray(branch_gains, np.float64)
-    a = np.ones_like(b) if skip_gains is None else np.asarray(skip_gains, np.float64)
-    new = np.zeros_like(b) if new_channels is None else np.asarray(new_channels, np.float64)
-    steps = [1] * len(b) if strides is None else list(strides)
-    random = [False] * len(b) if random_skips is None else list(random_skips)
     edges = np.linspace(0.0, 12.0, 601)
     at = np.append(0.0, (edges[1:] + edges[:-1]) / 2)  # the atom, then the cells
     weight = _rectified(at[:1], np.ones(1), 1.0, edges)[0]
-    q = np.broadcast_to(np.asarray(first, np.float64), size or (1, 1))
+    q, bordered = np.atleast_2d(np.asarray(first, np.float64)), np.ndim(first) > 0
+    blocks = _blocks(branch_gains, skip_gains, new_channels, random_skips, strides)
     rows = []
-    for b_k, a_k, new_k, convolved, stride in zip(b, a, new, random, steps, strict=True):
+    for b_k, a_k, new_k, convolved, stride in blocks:
         entering = q.mean()
         if normalized:  # the norm after the last layer makes up for the padding, on average
-            inner = _through(q / entering, kernels, stride, bordered=size is not None)
+            inner = _through(q / entering, kernels, stride, bordered=bordered)
             branch_map = b_k * inner / inner.mean()
         else:
             kept = 1 - (weight * at).sum() ** 2  # of the moment, without the channels' means
             seen = kept * CENTERED_RELU ** (len(kernels) - 1) if centered else 1.0
-            branch_map = b_k * seen * _through(q, kernels, stride, bordered=size is not None)
+            branch_map = b_k * seen * _through(q, kernels, stride, bordered=bordered)
         strided = q[::stride, ::stride]
         skip_map = strided * (a_k / strided.mean() if normalized and convolved else a_k)
         skip_map = skip_map * (1 - new_k)
@@ -191,14 +172,21 @@ def propagate_rectified(
     return ClosedForm(*np.array(rows).reshape(-1, 4).T)
 
 
+def _blocks(gains: ArrayLike, *others: ArrayLike) -> Iterator[tuple[Any, ...]]:
+    """Of every block its branch's gain and the other values, of which one may be for all."""
+    return zip(*np.broadcast_arrays(np.asarray(gains, np.float64), *others), strict=True)
+
+
 def _through(
     q: Floats, kernels: Sequence[int], stride: int, *, bordered: bool, normalized: bool = False
 ) -> Floats:
     """What padding and stride of a branch's convolutions leave at each position."""
     strided = next((at for at, kernel in enumerate(kernels) if kernel > 1), 0)
     for at, kernel in enumerate(kernels):
-        q = q / q.mean() if normalized and at else q
-        q = _convolved(q, kernel, bordered=bordered)
+        q = q / q.mean() if normalized else q
+        if bordered and kernel > 1:  # the mean over each position's neighbours, 0 outside
+            view = np.lib.stride_tricks.sliding_window_view
+            q = view(np.pad(q, kernel // 2), (kernel, kernel)).mean(axis=(-2, -1))
         q = q[::stride, ::stride] if at == strided else q
     return q
 
@@ -209,19 +197,15 @@ def _rectified(at: Floats, weight: Floats, noise: float, edges: Floats) -> tuple
     ``x`` is at the points ``at`` with the probabilities ``weight``, ``[N]``. The result are the
     probabilities of 0 and of the cells between ``edges``, in units of the root mean square.
     """
+    from scipy.special import ndtr  # imported here for the time that it takes
+
     # Without noise the same formulas hold in the limit.
     deviation = math.sqrt(max(noise, 1e-12))
     z = at / deviation
     density = np.exp(-np.square(z) / 2) / math.sqrt(2 * math.pi)
-    second = ((np.square(at) + noise) * _normal_cdf(z) + at * deviation * density) @ weight
+    second = ((np.square(at) + noise) * ndtr(z) + at * deviation * density) @ weight
     limits = (edges[:, None] * math.sqrt(second) - at[None, :]) / deviation
-    cumulative = _normal_cdf(limits) @ weight
+    cumulative = ndtr(limits) @ weight
     cumulative[-1] = 1.0
     probabilities = np.append(cumulative[0], np.diff(cumulative))
     return probabilities / probabilities.sum(), float(second)
-
-
-def _normal_cdf(z: Floats) -> Floats:
-    from scipy.special import ndtr  # imported here for the time that it takes
-
-    return ndtr(z)

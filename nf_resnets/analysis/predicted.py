@@ -74,7 +74,6 @@ def predicted(
         "normalized": normalized,
         "centered": anatomy.channel_biases if centered is None else centered,
         "first": first,
-        "size": first.shape,
         "strides": strides,
         "kernels": (3, 3) if m == 2 else (1, 3, 1),
     }
@@ -83,7 +82,7 @@ def predicted(
             0.0 if weighted else 1 - x[-1] / y[-1]
             for weighted, (x, y) in zip(convolved, shapes, strict=True)
         ]
-        return propagate_rectified(b, a, new_channels=new, random_skips=list(convolved), **options)
+        return propagate_rectified(b, a, new_channels=new, random_skips=convolved, **options)
     options["normalized_sum"] = normalized and anatomy.norm_place == "merge"
     # Where the skip path was measured, the ratio is one to the input.
     random_skips = convolved & (not anatomy.pooled_shortcut)

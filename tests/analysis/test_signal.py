@@ -19,7 +19,6 @@ from tests.models.trees import quick_jit
 L, WIDTH, SIDE, DRAWS = 8, 32, 6, 32
 K = np.arange(1, L + 1)
 ONES = np.ones(L)
-SIZE = (SIDE, SIDE)
 # Of a 3x3 window, the part inside the image; He's stem doubles the moment 1 of random signs.
 INSIDE = np.convolve(np.ones(SIDE), np.ones(3), "same") / 3
 FIRST = 2 * np.multiply.outer(INSIDE, INSIDE)
@@ -75,10 +74,7 @@ def errors(values, expected):
     return np.max(np.abs(values.mean(axis=0) - expected) / error)
 
 
-def form(b, a=ONES, **options):
-    return cf.propagate(b, a, first=FIRST, size=SIZE, **options)
-
-
+form = functools.partial(cf.propagate, first=FIRST)
 BETA = 1 / (K + L)
 CASES = {
     # name: the closed form, and a wrong one
