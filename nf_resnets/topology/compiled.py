@@ -70,8 +70,8 @@ def compile_footprint(lowered: jax.stages.Lowered) -> Footprint:
     Example:
       >>> import jax.numpy as jnp
       >>> found = compile_footprint(jax.jit(lambda x: x @ x).lower(jnp.ones((8, 8))))
-      >>> found.flops, found.arguments, found.collectives
-      (1024.0, 256, {})
+      >>> found.flops, found.arguments, found.outputs, found.collectives
+      (1024.0, 256, 256, {})
     """
     try:
         compiled = lowered.compile()

@@ -62,15 +62,6 @@ def test_a_missing_compiler_is_said_with_what_to_install(monkeypatch):
     assert str(error.value).endswith("pip install 'nf_resnets[tpu-compiler]'")
 
 
-def test_a_program_for_this_machine_has_a_footprint():
-    x = jnp.ones((256, 256))
-    found = topology.footprint(jax.jit(lambda x: x @ x).lower(x).compile())
-    assert found.flops == pytest.approx(2 * 256**3, rel=0.01)
-    assert found.arguments == found.outputs == 4 * 256**2
-    assert found.memory >= 8 * 256**2
-    assert found.collectives == {}
-
-
 class Lowered:
     def __init__(self, message):
         self.message = message
