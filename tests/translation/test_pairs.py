@@ -58,17 +58,6 @@ def test_what_tfds_has_written_is_read(folder):
     assert sorted(zip(*other.test, strict=True)) == sorted(hrlr["test"])
 
 
-def test_the_direction_and_the_limit(folder):
-    data_dir, _, _ = folder
-    name = "wmt16_translate/de-en"
-    forth, back = load_pairs(name, data_dir), load_pairs(name, data_dir, source="en", limit=5)
-    assert back.languages == ("en", "de")
-    assert back.test == Pairs(forth.test.target, forth.test.source)
-    assert back.train.source == forth.train.target[:5]
-    assert len(back.validation.source) == SIZES["validation"]
-    assert load_pairs(name, data_dir, limit=SIZES["train"] + 1).train == forth.train
-
-
 def test_what_is_not_there_is_said(folder, tmp_path):
     data_dir, _, _ = folder
     with pytest.raises(FileNotFoundError, match="wmt16_translate/de-en is not in .*prepare"):
