@@ -112,8 +112,8 @@ class _Program:
         if op == "while":
             _, work, trips = self._loop(this)
             return _times(work, (trips or 1) if self._repeat else 1)
-        if op == "custom-call" and '"AllocateBuffer"' in this.attributes:
-            return Counter()  # a name for memory
+        if op == "custom-call" and re.search(r'"(AllocateBuffer|ConcatBitcast)"', this.attributes):
+            return Counter()  # names for memory
         inputs = [_arrays(around[name].shape) for name in this.operands]
         moved, inside = self._moved(op, this, inputs), Work()
         if op in COLLECTIVES:
@@ -137,7 +137,8 @@ class _Program:
         """What an instruction reads and writes: bytes, and whether they are in main memory."""
         outputs = _arrays(this.shape)
         if op in ("copy", *_SLICES):
-            outputs = outputs[:1]  # of a start, which gives its source as well
+            # A start gives its source as well: a slice's before the target, a copy's behind it.
+            outputs = outputs[1:2] if this.op == "slice-start" else outputs[:1]
             # Of what it takes from, it reads as much as it gives.
             return [(size, slow) for size, _ in outputs for _, slow in inputs[0][:1]] + outputs
         if op == "dynamic-update-slice":

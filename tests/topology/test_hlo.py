@@ -83,6 +83,23 @@ def test_collectives_are_counted_by_kind_and_bytes():
     assert not hlo.work(none)
 
 
+def test_slices_of_an_array_are_copied_once_and_joined_by_name():
+    half = "f32[8,8,128]{2,1,0:T(8,128)S(1)}"
+    start = f"((f32[16,8,128]{{2,1,0:T(8,128)}}), {half}, s32[]{{:S(2)}}) slice-start(%x)"
+    text = f"""ENTRY %main (x: f32[16,8,128]) -> f32[16,8,128] {{
+  %x = f32[16,8,128]{{2,1,0:T(8,128)}} parameter(0)
+  %start = {start}, slice={{[0:8], [0:8], [0:128]}}
+  %done = {half} slice-done(%start)
+  %start.1 = {start}, slice={{[8:16], [0:8], [0:128]}}
+  %done.1 = {half} slice-done(%start.1)
+  ROOT %y = f32[16,8,128]{{2,1,0:T(8,128)S(1)}} custom-call(%done, %done.1), custom_call_target="ConcatBitcast"
+}}
+"""  # noqa: E501
+    array = 16 * 8 * 128 * 4
+    # Read from the main memory, and written beside the core.
+    assert hlo.work(text) == {"bytes": 2 * array, "main_bytes": array}
+
+
 def convolution(layout: str, window: str, x: str, out: str) -> str:
     return f"""ENTRY %main (x: f32[]) -> f32[] {{
   %x = f32[{x}]{layout} parameter(0)
