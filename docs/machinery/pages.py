@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import re
@@ -25,11 +24,10 @@ COLAB = "https://colab.research.google.com/github/nf-resnets/nf_resnets/blob/mai
 
 
 def write_all() -> None:
-    """Writes results, gallery and notebooks, and what other pages include; removes all others."""
+    """Writes results and notebooks, and what other pages include; removes all others."""
     results = committed()
     texts = {
         "results.md": results_page(results),
-        "gallery.md": gallery_page(results),
         "layouts.md": layouts_table(),
     }
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
@@ -45,9 +43,9 @@ def write_all() -> None:
 
 
 def results_page(results: tuple[Result, ...]) -> str:
-    """All tables, each with the command that makes it again."""
+    """All tables and figures, each with the command that makes it again."""
     parts = [
-        "# All tables",
+        "# All tables and figures",
         "Every number on this page is read from a file in `results/` when the page is built. Each "
         "table has the command that makes it again (it writes to `runs/`, and overwrites "
         "nothing here). Published numbers are on the pages of the {doc}`schemes </schemes/index>`.",
@@ -56,37 +54,13 @@ def results_page(results: tuple[Result, ...]) -> str:
         parts += [f"(results-{result.name})=", f"## {result.name}", f"{result.title}"]
         parts.append(f"```sh\n{result.command}\n```")
         parts.append(f"```text\n{result.table}```")
+        for figure in result.figures:
+            path = os.path.relpath(figure, GENERATED)
+            parts.append(f"![{result.name}, {figure.stem}]({path}){{.picture}}")
         if result.tried:
             parts.append(_code_spans(result.tried))
         parts.append(" · ".join(_sources(result)))
     return "\n\n".join(parts) + "\n"
-
-
-def gallery_page(results: tuple[Result, ...]) -> str:
-    """Thumbnails of all figures, by experiment and scale, with the claims that they test."""
-    parts = ["# Gallery", "Each figure leads to itself in full; its table has the command."]
-    for _, group in itertools.groupby(results, lambda result: result.module):
-        shown = [result for result in group if result.figures]
-        if not shown:
-            continue
-        first = shown[0]
-        parts += [f"## {first.title.removesuffix('.')}", f"**Claim** {_code_spans(first.claim)}"]
-        parts.append(":::::{container} thumbnails")
-        parts += [_thumbnail(result, figure) for result in shown for figure in result.figures]
-        parts.append(":::::")
-    return "\n\n".join(parts) + "\n"
-
-
-def _thumbnail(result: Result, figure: Path) -> str:
-    path = os.path.relpath(figure, GENERATED)
-    first = figure == result.figures[0]
-    name = "" if figure.stem == "figure" else f", {figure.stem}"
-    mark = f"(gallery-{result.name})=\n\n" if first else ""
-    return (
-        f"{mark}```{{figure}} {path}\n:alt: {_plain(result.title)} ({figure.stem})\n"
-        f":class: picture\n\n{{download}}`{result.scale}{name} <{path}>` "
-        f"({{ref}}`table <results-{result.name}>`)\n```"
-    )
 
 
 def layouts_table() -> str:
@@ -121,8 +95,7 @@ def _sources(result: Result) -> list[str]:
         if (path := result.folder / name).exists()
     ]
     links = [f"{{download}}`{path.name} <{os.path.relpath(path, GENERATED)}>`" for path in files]
-    figures = [f"{{ref}}`figure <gallery-{result.name}>`"] if result.figures else []
-    return [*links, *figures, *([result.made] if result.made else [])]
+    return [*links, *([result.made] if result.made else [])]
 
 
 def _code_spans(text: str) -> str:
@@ -132,10 +105,6 @@ def _code_spans(text: str) -> str:
         piece.replace("$", r"\$").replace("*", r"\*").replace("<", r"\<") if not at % 2 else piece
         for at, piece in enumerate(pieces)
     )
-
-
-def _plain(text: str) -> str:
-    return text.replace("`", "").replace("\n", " ")
 
 
 def names_in_tables(name: str) -> tuple[str, ...]:

@@ -57,7 +57,6 @@ class Result:
     scale: str  # and what its command has besides
     command: str  # the whole one, which makes them again
     title: str  # the first sentence of the experiment's docstring
-    claim: str  # the paragraph of it that says what is claimed, or the one after the title
     tried: str  # the paragraph of it that says what else was tried
     made: str  # when and on what, and with which versions
 
@@ -146,11 +145,9 @@ def _result(folder: Path) -> Result:
         command += f" --scale {scale}"
     docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
     paragraphs = re.split(r"\n\s*\n", docstring)
-    claims = [text for text in paragraphs if text.startswith("Claim")] or paragraphs[1:2]
-    claim = re.sub(r"^Claim:?\s*", "", claims[0]) if claims else ""
     tried = next((text for text in paragraphs if text.startswith("Tried ")), "")
     title = paragraphs[0].replace("\n", " ")
-    return Result(folder, module, scale, command, title, claim, tried, _made(settings))
+    return Result(folder, module, scale, command, title, tried, _made(settings))
 
 
 def _made(settings: dict[str, Any]) -> str:
