@@ -37,7 +37,7 @@ from .experiment import Experiment, Results, Row
 from .grid import grid
 from .main import run
 from .table import finished, grouped, mean_curves, spread_cell, text_table
-from .untrained import normalized
+from .untrained import forward, normalized
 
 FIXUP = schemes.get("fixup")
 WITHOUT = dataclasses.replace(
@@ -70,16 +70,10 @@ SCALES = {
 
 @functools.cache
 def gradient_of(model: Any) -> Callable[..., Any]:
-    """``of(params, batch_stats, images, labels)``: the loss's gradient in training."""
-
-    def gradient(params: Any, batch_stats: Any, images: jax.Array, labels: jax.Array) -> Any:
-        def logits_fn(at: Any, inputs: jax.Array) -> jax.Array:
-            variables = {"params": at, "batch_stats": batch_stats}
-            return model.apply(variables, inputs, train=True, mutable=["batch_stats"])[0]
-
-        return analysis.loss_gradient(logits_fn, params, images, labels)
-
-    return jax.jit(gradient)
+    """``of(params, variables, images, labels)``: the loss's gradient in training."""
+    return jax.jit(
+        lambda params, rest, *batch: analysis.loss_gradient(forward(model, rest), params, *batch)
+    )
 
 
 def looked_at(params: Any, gradient: Any) -> dict[str, float]:
@@ -111,7 +105,8 @@ def probe(task: Any, program: Any, plan: Any, state: Any, step: int) -> dict[str
     batch = (look * count + np.arange(count)) % len(dataset.train.labels)
     images = normalized(dataset, dataset.train.images[batch], dataset.train.images.shape[1])
     labels = dataset.train.labels[batch]
-    gradient = gradient_of(program.model)(state.params, state.batch_stats, images, labels)
+    variables = {"batch_stats": state.batch_stats}
+    gradient = gradient_of(program.model)(state.params, variables, images, labels)
     return looked_at(state.params, gradient)
 
 

@@ -109,17 +109,14 @@ def make_look(model: Any, dataset: data.Dataset, size: int) -> Callable[[Any], d
     network = forward(model)
 
     def readout(params: Any) -> jax.Array:
-        logits = model.apply({"params": params}, test)
+        logits = network(params, test)
         return (jax.random.normal(jax.random.key(0), logits.shape) * logits).sum()
-
-    def loss(params: Any) -> jax.Array:
-        logits = model.apply({"params": params}, train)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
     @quick_jit
     def measures(params: Any) -> Any:
         last = analysis.signal(network, params, test).sum.variance[-1]
-        return jax.grad(readout)(params), last, optax.global_norm(jax.grad(loss)(params))
+        gradient = analysis.loss_gradient(network, params, train, labels)
+        return jax.grad(readout)(params), last, optax.global_norm(gradient)
 
     def look(params: Any) -> dict[str, float]:
         gradients, variance, gradient = measures(params)

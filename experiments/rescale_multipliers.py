@@ -39,7 +39,7 @@ import jax
 import numpy as np
 
 from nf_resnets import analysis, schemes
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure, curves_of
 
 from .experiment import Experiment, Results, Row
 from .grid import grid
@@ -154,22 +154,17 @@ def figure(results: Results, path: Path) -> None:
     ends: dict[str, list[Curve]] = {"multiplier": [], "variance": []}
     ways: dict[str, list[Curve]] = {"multiplier": [], "weight_norm": [], "gain": [], "variance": []}
     for row in results.rows:
-        looks, title = results.curve(row), f"RescaleNet {row['title']}"
-        gone = row["status"] == "diverged"
+        title, gone = f"RescaleNet {row['title']}", row["status"] == "diverged"
+        looks = [{**line, "title": title} for line in results.curve(row)]
         first, last = ([x for x in looks if x["step"] == looks[at]["step"]] for at in (0, -1))
-        blocks = [int(line["block"]) for line in last]
-        for name, when, shown in (
-            ("multiplier", "", last),
-            ("variance", ", before training", first),
-            ("variance", "", last),
-        ):
-            values = [float(line[name]) for line in shown]
-            ends[name].append(Curve(title + when, blocks, values, marked=name == "multiplier"))
+        before = [{**line, "title": f"{title}, before training"} for line in first]
+        (multipliers,) = curves_of(last, "block", "multiplier")
+        ends["multiplier"].append(dataclasses.replace(multipliers, marked=True))
+        ends["variance"] += curves_of([*before, *last], "block", "variance")
         for name in ("multiplier", "weight_norm", "gain"):
             ways[name].append(Curve(title, *over_steps(looks, name), gone))
-        deepest = [line for line in looks if int(line["block"]) == max(blocks)]
-        sizes = [float(line["variance"]) for line in deepest]
-        ways["variance"].append(Curve(title, [int(line["step"]) for line in deepest], sizes))
+        deepest = [line for line in looks if int(line["block"]) == len(last)]
+        ways["variance"] += curves_of(deepest, "step", "variance")
     along = "block k, from the input"
     panels = [
         Panel(along, "multiplier s at the end", ends["multiplier"]),

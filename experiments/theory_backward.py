@@ -19,7 +19,7 @@ that of `l`, from block 4 on. `--scale laptop` takes a minute on two cores, `--s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from .experiment import Experiment, Results, Row
 from .grid import Point, grid
 from .main import run
 from .table import grouped, text_table
-from .untrained import OneStage, digits, forward, initial, quick_jit, random_signs
+from .untrained import OneStage, digits, forward, initial, quick_jit, random_signs, slope
 
 LAPTOP = {"depth": 64, "width": 16, "side": 8, "batch_size": 32, "draws": 8}
 SCHEMES = (
@@ -97,19 +97,6 @@ def measure(point: Point, _: str | None) -> list[Row]:
     ]
 
 
-def slope(rows: Sequence[Row], first: int) -> float:
-    """The exponent ``p`` of ``ratio ~ l**p``, by least squares from a block on.
-
-    Example:
-      >>> rows = [{"block": l, "ratio": 3 * l**-0.5} for l in range(1, 9)]
-      >>> round(slope(rows, 2), 6)
-      -0.5
-    """
-    kept = [row for row in rows if int(row["block"]) >= first]
-    logs = np.log([(float(row["block"]), float(row["ratio"])) for row in kept])
-    return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
-
-
 def table(results: Results) -> str:
     """The ratio at the first block, in the middle and at the last, and the slope."""
     depth = max(int(row["block"]) for row in results.rows)
@@ -118,7 +105,8 @@ def table(results: Results) -> str:
     for (title,), rows in grouped(results.rows, "title").items():
         at = {int(row["block"]): row for row in rows}
         values = [f"{float(at[b]['ratio']):.3g} ± {float(at[b]['error']):.1g}" for b in blocks]
-        cells.append([title, *values, f"{slope(rows, FIRST):.2f}"])
+        fitted = [row for row in rows if int(row["block"]) >= FIRST]
+        cells.append([title, *values, f"{slope(fitted, 'block', 'ratio'):.2f}"])
     return text_table(cells)
 
 

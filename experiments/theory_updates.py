@@ -57,7 +57,7 @@ from .experiment import Experiment, Results, Row
 from .grid import Point, grid
 from .main import run
 from .table import grouped, text_table
-from .untrained import digits, digits_batch, forward, initial, quick_jit
+from .untrained import digits, digits_batch, forward, initial, quick_jit, slope
 
 TITLES = {"fixup": "Fixup", "no_rule_2": "Fixup without rule 2"}
 TRACES = {
@@ -271,13 +271,6 @@ def measure(point: Point, _: str | None) -> list[Row]:
     return [{**shared, "x": at, "value": digits(v)} for at, v in zip(x, values, strict=True)]
 
 
-def slope(rows: Sequence[Row]) -> float:
-    """The slope in log-log between the last two points of a curve."""
-    points = sorted((float(row["x"]), float(row["value"])) for row in rows)[-2:]
-    (x, y), (x2, y2) = points
-    return float(np.log(y2 / y) / np.log(x2 / x))
-
-
 def part_of(results: Results, name: str) -> list[Row]:
     return [row for row in results.rows if row["part"] == name]
 
@@ -291,7 +284,9 @@ def table(results: Results) -> str:
         lines = [[heading, *map(str, places), "slope"]]
         for (title,), curve in grouped(rows, "title").items():
             values = {int(row["x"]): f"{float(row['value']):.3g}" for row in curve}
-            lines.append([title, *(values[L] for L in places), f"{slope(curve):.2f}"])
+            last = [row for row in curve if int(row["x"]) in places[-2:]]
+            power = f"{slope(last, 'x', 'value'):.2f}"
+            lines.append([title, *(values[L] for L in places), power])
         cells.append(text_table(lines))
     return "\n\n".join(cells)
 

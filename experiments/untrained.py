@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -22,6 +22,16 @@ from nf_resnets.training.program import quick_compile
 def digits(value: Any) -> str:
     """Six of them."""
     return f"{float(value):.6g}"
+
+
+def slope(rows: Iterable[Mapping[str, Any]], x: str, y: str) -> float:
+    """The least-squares ``p`` of ``y ~ x**p``.
+
+    >>> round(slope([{"l": l, "ratio": 3 * l**-0.5} for l in range(1, 9)], "l", "ratio"), 6)
+    -0.5
+    """
+    logs = np.log([(float(row[x]), float(row[y])) for row in rows])
+    return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
 
 
 def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
