@@ -37,9 +37,10 @@ from pathlib import Path
 
 from nf_resnets.plotting.curves import Panel, curves_figure
 
-from .experiment import Experiment, Results, Row, curve_of
+from .experiment import Experiment, Results, curve_of
 from .grid import title_in, variants
 from .main import run
+from .rates import rate_of
 from .table import error_cells, grouped, mean_curves, published_cell, text_table
 
 VARIANTS = {
@@ -83,17 +84,12 @@ SCALES = {
 }
 
 
-def columns(row: Row) -> Row:
-    """The rate, as text."""
-    return {"learning_rate": f"{row['peak_lr']:g}"}
-
-
 def table(results: Results) -> str:
     """Mean and median test error over the seeds, beside what was published on CIFAR-10."""
     cells = [["ResNet", "rate", "mean", "median", "runs", "diverged", "published"]]
     for (title,), rows in grouped(results.rows, "title").items():
         published = published_cell(PUBLISHED.get((title, int(rows[0]["depth"]))), 2)
-        cells.append([title, rows[0]["learning_rate"], *error_cells(rows), published])
+        cells.append([title, f"{rate_of(rows[0]):g}", *error_cells(rows), published])
     return text_table(cells)
 
 
@@ -106,9 +102,8 @@ def figure(results: Results, path: Path) -> None:
 
 
 EXPERIMENT = Experiment(
-    "fixup_table1_resnet110", SCALES, table, figure, title=title_in(VARIANTS), columns=columns,
-    lines=curve_of,
-)  # fmt: skip
+    "fixup_table1_resnet110", SCALES, table, figure, title=title_in(VARIANTS), lines=curve_of
+)
 
 if __name__ == "__main__":
     run(EXPERIMENT)

@@ -83,16 +83,10 @@ SCALES = {
 }
 
 
-def columns(row: Row) -> Row:
-    """The batch and the rate as earlier rows have them, and the columns of a streamed run."""
-    named = {"batch": row["batch_size"], "learning_rate": row["peak_lr"]}
-    return {**named, **imagenet.columns(row)}
-
-
 def table(results: Results) -> str:
     """For each scheme and batch size the accuracy at the best rate, and what was published."""
     cells = [["scheme", "batch", "test accuracy", "best rate", "diverged rates", "published"]]
-    for (title, batch), rows in grouped(results.rows, "title", "batch").items():
+    for (title, batch), rows in grouped(results.rows, "title", "batch_size").items():
         chosen, tried, best = rows_at_best(rows), set(map(rate_of, rows)), best_rate(rows)
         rate = rate_of(chosen[0])
         text = f"{rate:g}{edge_mark(rate, tried)}" + (PASSED if best.passed_over else "")
@@ -106,15 +100,13 @@ def table(results: Results) -> str:
 def figure(results: Results, path: Path) -> None:
     """Draws the training accuracy of every scheme at its best rate, a panel for each batch size."""
     panels: dict[str, list[Row]] = {}
-    for (batch, _), rows in grouped(results.rows, "batch", "title").items():
+    for (batch, _), rows in grouped(results.rows, "batch_size", "title").items():
         panels.setdefault(f"batch {batch}", []).extend(rows_at_best(rows))
     imagenet.panels_figure(results, panels, path)
 
 
 GROW = {"laptop": functools.partial(beyond, extend=1)}
-EXPERIMENT: Any = imagenet.experiment(
-    "skipinit_imagenet", SCALES, table, figure, columns=columns, grow=GROW
-)
+EXPERIMENT: Any = imagenet.experiment("skipinit_imagenet", SCALES, table, figure, grow=GROW)
 
 if __name__ == "__main__":
     run(EXPERIMENT)
