@@ -27,6 +27,8 @@ COMMITTED = Path(__file__).parents[1] / "results"
 """Where the rows are that an experiment reads instead of making runs."""
 CURVE_POINTS = 2_000
 """Points of a run's curve in its row, at most; a shorter run keeps every step."""
+CHANCE = (10.0, "chance (10%)")
+"""The accuracy of guessing one of ten classes, in percent, as a level of a panel."""
 OUTCOME = ("test_accuracy", "test_loss")
 MEASURES = ("first_loss", "last_loss", "last_grad_norm", "seconds_per_step")
 LINE = ("step", "loss", "accuracy")
@@ -45,23 +47,16 @@ class Results:
       points: the settings of the runs.
       rows: of the runs that have ended, in the order of the points.
       lines: several of each run, of its curve; they have the columns that name the row.
-      chance: the accuracy of guessing.
     """
 
     points: Sequence[Point]
     rows: Sequence[Row]
     lines: Sequence[Row] = ()
-    chance: float = 0.1
 
     @property
     def about(self) -> str:
         """What all runs share, in words."""
         return about(self.points)
-
-    @property
-    def level(self) -> tuple[float, str]:
-        """Chance, in percent, as a level of a panel."""
-        return 100 * self.chance, f"chance ({100 * self.chance:.0f}%)"
 
     def curve(self, row: Row) -> list[Row]:
         """The lines of a run."""

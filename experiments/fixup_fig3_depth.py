@@ -131,7 +131,7 @@ def table(results: Results) -> str:
 
 def figure(results: Results, path: Path) -> None:
     """Draws test accuracy against depth, a curve for each scheme."""
-    how = {"subtitle": results.about, "chance": results.chance}
+    how = {"subtitle": results.about, "chance": 0.1}
     plotting.depth_figure(results.rows, path, title="Test accuracy against depth", **how)
 
 

@@ -46,7 +46,7 @@ from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.plotting.style import LOOKS
 from nf_resnets.roles import Role
 
-from .experiment import CURVE_POINTS, Experiment, Results, Row, curve_of, number
+from .experiment import CHANCE, CURVE_POINTS, Experiment, Results, Row, curve_of, number
 from .grid import Point, grid
 from .main import run
 from .table import accuracy_cell, grouped, mean_curves, text_table
@@ -159,7 +159,7 @@ def figure(results: Results, path: Path) -> None:
     """Draws for each scheme the mean over its seeds, as far as all of them went."""
     curves = [smoothed(curve, WINDOW) for curve in mean_curves(results, results.rows)]
     label = f"training accuracy (%), {WINDOW}-step average"
-    panel = Panel("step", label, curves, y_limits=(0, 100), level=results.level)
+    panel = Panel("step", label, curves, y_limits=(0, 100), level=CHANCE)
     title = "Training accuracy with parts of Fixup left out"
     curves_figure([panel], path, title=title, subtitle=results.about)
 

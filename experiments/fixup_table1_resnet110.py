@@ -37,7 +37,7 @@ from pathlib import Path
 
 from nf_resnets.plotting.curves import Panel, curves_figure
 
-from .experiment import Experiment, Results, curve_of
+from .experiment import CHANCE, Experiment, Results, curve_of
 from .grid import title_in, variants
 from .main import run
 from .rates import rate_of
@@ -96,7 +96,7 @@ def table(results: Results) -> str:
 def figure(results: Results, path: Path) -> None:
     """Draws the mean training accuracy over the seeds, as far as all of them went."""
     curves = mean_curves(results, results.rows)
-    panel = Panel("step", "training accuracy (%)", curves, y_limits=(0, 100), level=results.level)
+    panel = Panel("step", "training accuracy (%)", curves, y_limits=(0, 100), level=CHANCE)
     title = "Training accuracy with and without normalization"
     curves_figure([panel], path, title=title, subtitle=results.about)
 

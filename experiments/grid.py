@@ -49,11 +49,7 @@ def title_in(named: Mapping[str, Point]) -> Callable[[Mapping[str, Any]], str]:
     """
 
     def title(row: Mapping[str, Any]) -> str:
-        fits = [
-            name
-            for name, changes in named.items()
-            if all(row.get(key) == value for key, value in changes.items())
-        ]
+        fits = [name for name, changes in named.items() if changes.items() <= row.items()]
         if not fits:
             return schemes.get(row["scheme"]).title
         return max(fits, key=lambda name: len(named[name]))

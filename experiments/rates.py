@@ -138,7 +138,7 @@ def figure(results: Results, path: Path) -> None:
     """Draws test accuracy at the best rate against depth; the rows of other rates are left out."""
     of = grouped(results.rows, "title", "depth").values()
     title = "Test accuracy at the best learning rate against depth"
-    how = {"title": title, "subtitle": results.about, "chance": results.chance}
+    how = {"title": title, "subtitle": results.about, "chance": 0.1}
     depth_figure([row for rows in of for row in rows_at_best(rows)], path, **how)
 
 
