@@ -1,16 +1,12 @@
 """What sets the schemes apart that share an initialisation: what their networks contain."""
 
-import functools
-
 import jax
-import numpy as np
 import pytest
 
 from nf_resnets import roles
 from nf_resnets.models import ARCHITECTURES
 from nf_resnets.roles import Role
 from tests.models.smallest import example, smallest
-from tests.models.trees import quick_jit, random_variables
 
 
 def _shapes(architecture, scheme):
@@ -64,17 +60,3 @@ def test_rezero_is_skipinit_without_biases():
 
 def _leaves(architecture, scheme):
     return roles.assign(_shapes(architecture, scheme)[1]).leaves
-
-
-def test_regularised_skipinit_has_dropout_and_is_skipinit_otherwise():
-    found = ARCHITECTURES["wrn"]
-    (images,) = example(found, 4)
-    plain, model = (smallest(found, name) for name in ("skipinit", "regularized_skipinit"))
-    variables = random_variables(model, 0, images.shape[1:])
-    with pytest.raises(ValueError, match="keys=None found; a network with dropout"):
-        model.apply(variables, images, train=True)
-    keys = jax.random.split(jax.random.key(1), 4)
-    train = quick_jit(functools.partial(model.apply, train=True))
-    kept = quick_jit(model.apply)(variables, images)
-    assert not np.allclose(train(variables, images, keys=keys), kept)
-    np.testing.assert_array_equal(kept, quick_jit(plain.apply)(variables, images))

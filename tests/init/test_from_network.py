@@ -20,16 +20,6 @@ def strangers_broadcast():
         yield
 
 
-def test_our_network_becomes_what_its_names_say():
-    model = models.WideResNet(depth=16, scheme="fixup", stem_channels=4)
-    params = jax.jit(model.init)(jax.random.key(0), jnp.ones(IMAGES.shape))["params"]
-    named = init.fixup(params, depth=6)
-    read = init.fixup(
-        params, depth=6, network=lambda p, x: model.apply({"params": p}, x), inputs=(IMAGES,)
-    )
-    jax.tree.map(np.testing.assert_array_equal, named, read)
-
-
 @pytest.mark.parametrize(
     ("name", "initialise"), [("rezero", init.skipinit), ("stacked_in_a_loop", init.fixup)]
 )

@@ -17,15 +17,6 @@ from tests.models.trees import quick_jit
 from tests.trees.network import pairs
 
 
-def test_beta_grows_by_alpha_squared_and_starts_again_after_a_transition():
-    # ResNet-26: four stages of two blocks, each stage beginning with a transition.
-    constants = schemes.get("nf_resnet").anatomy.constants((True, False) * 4)
-    late = [1.04, 1.08] * 3 + [1.04]
-    np.testing.assert_allclose(np.float64(constants.beta) ** 2, [1, *late], rtol=3e-7)
-    np.testing.assert_allclose(constants.residual, ALPHA, rtol=1e-7)
-    assert constants.identity is None
-
-
 def test_the_published_draws():
     architecture = ARCHITECTURES["wrn"]
     model = smallest(architecture, "nf_resnet", stem_channels=16)

@@ -14,22 +14,6 @@ def count(model, side=8):
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
 
 
-def resnet_weights(depth):
-    """3x3 convolutions of 16, 32 and 64 channels, and the head; He et al., section 4.2."""
-    n = (depth - 2) // 6
-    convs = 3 * 16 + 2 * n * 16**2 + (16 + (2 * n - 1) * 32) * 32 + (32 + (2 * n - 1) * 64) * 64
-    return 9 * convs + 64 * 10 + 10
-
-
-def wide_weights(depth, k):
-    """The same for a WRN-n-k, with a 1x1 convolution where the number of channels changes."""
-    n, total, c_in = (depth - 4) // 6, 9 * 3 * 16, 16
-    for c in (16 * k, 32 * k, 64 * k):
-        total += 9 * (c_in + (2 * n - 1) * c) * c + (c_in * c if c_in != c else 0)
-        c_in = c
-    return total + c_in * 10 + 10
-
-
 @pytest.mark.parametrize(
     ("model", "published"),
     [
@@ -89,9 +73,9 @@ STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))  # blocks, channels inside
 def test_schemes_add_what_their_anatomy_says(network):
     """Per branch: four biases and a multiplier (Fixup), or alpha and the convolutions' biases."""
     wide = isinstance(network, WideResNet)
-    weights = wide_weights(22, 2) if wide else resnet_weights(20)
     L, channels = network.num_branches, np.array([32, 64, 128] if wide else [16, 32, 64])
     biases = 16 + 2 * (L // 3) * channels.sum() + (channels.sum() if wide else 0)
+    weights = count(network.clone(scheme="rezero")) - L
     # Outside: Fixup has one after the stem (WRN: before the last ReLU) and one before the head.
     assert count(network.clone(scheme="fixup")) == weights + 5 * L + 2
     assert count(network.clone(scheme="skipinit")) == weights + L + biases

@@ -108,6 +108,8 @@ def test_channels_are_dropped_in_the_last_two_stages_only():
 def test_dropout_stands_before_the_head_in_training_only(network):
     model = network.clone(scheme="regularized_skipinit", stem_channels=2, dropout=0.5)
     params = random_variables(model, 0, (8, 8, 1), branch=1.0)["params"]
+    with pytest.raises(ValueError, match="keys=None found; a network with dropout"):
+        applied(model, params, keys=None)
     # With the head as the identity on what it is given, logits are features.
     features = params["head"]["kernel"].shape[0]
     params["head"] = {"kernel": jnp.eye(features, 10), "bias": jnp.zeros(10)}

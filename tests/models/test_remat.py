@@ -16,10 +16,8 @@ from nf_resnets.models.stage import KEPT_IN_BLOCK, Stage
 from nf_resnets.schemes import BranchConstants
 from tests.models.trees import (
     assert_close,
-    images,
     jaxprs_within,
     quick_jit,
-    random_variables,
     shapes,
 )
 
@@ -77,23 +75,6 @@ def test_groups_compute_what_a_loop_computes(num_blocks):
     """Values, gradients and running statistics, with each block's own numbers."""
     found = everything(num_blocks, remat=True)
     assert_close(found, everything(num_blocks, remat=False), TOLERANCE)
-
-
-def test_the_loop_is_the_blocks_one_after_another():
-    """Against Python's own loop over slices of the stack, in groups that leave one block."""
-    anatomy = schemes.get("rescalenet").anatomy  # constants of each branch
-    make = partial(PreActivationBlock, features=4, anatomy=anatomy)
-    stage = Stage(make, num_blocks=18, stride=1, remat=True)
-    x = images(1, 2, 5, 5, 4)
-    params = random_variables(stage, 2, x.shape[1:])["params"]
-    constants = anatomy.constants((False,) * 18)
-    block = quick_jit(lambda p, x, own: make(stride=1).apply({"params": p}, x, own))
-    y = block(params["first"], x, constants.part(0))
-    for k in range(17):
-        own = jax.tree.map(lambda leaf, k=k: leaf[k], params["rest"])
-        y = block(own, y, constants.part(k + 1))
-    found = quick_jit(lambda p, x: stage.apply({"params": p}, x, constants))(params, x)
-    assert_close(found, y, TOLERANCE)
 
 
 def test_recomputed_blocks_outside_a_loop_stand_behind_barriers():

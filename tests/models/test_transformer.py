@@ -14,11 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import analysis, init, roles, schemes
+from nf_resnets import analysis, roles, schemes
 from nf_resnets.models.transformer import Transformer
 from nf_resnets.schemes import Anatomy, Scheme
 from tests.models.trees import assert_close, quick_jit, random_like
-from tests.trees.network import pairs
 
 VALUES = 1e-5  # of the largest entry; seen: 2e-6
 
@@ -195,23 +194,6 @@ def test_init_is_the_standard_one():
     for draws in (embedding[1:], params["head"]["kernel"]):
         # Of a standard deviation, to four standard errors: 4 / sqrt(2 * 19136).
         assert draws.std() * math.sqrt(64) == pytest.approx(1, abs=0.021)
-
-
-def test_fixup_of_six_and_six_layers():
-    model = small("fixup", encoder_layers=None, decoder_layers=None)
-    before = random_params(model)
-    after = init.fixup(before, depth=30)
-    factors = {"query": -1 / 6, "key": -1 / 6, "value": -1 / 6, "linear_1": -1 / 2}
-    for path, old, new in pairs(before, after):
-        *_, layer, kind = path.split("/")
-        if kind == "multiplier":
-            np.testing.assert_array_equal(new, 1)
-        elif layer in factors:
-            # Two roundings of float32: of the factor and of the product.
-            np.testing.assert_allclose(new, old * 30.0 ** factors[layer], rtol=1.2e-7)
-        else:
-            np.testing.assert_array_equal(new, old if kind == "embedding" else 0)
-    assert not logits_of(model, after).any()
 
 
 def test_the_base_model_has_the_published_size():
