@@ -13,10 +13,10 @@ from jax import lax
 from jax.scipy.special import erf
 
 from nf_resnets import random
-from nf_resnets.models.blocks import divided, scaled_branch
+from nf_resnets.models.blocks import Layers, divided, scaled_branch
 from nf_resnets.models.dtypes import kept_small
 from nf_resnets.models.layers import Dense, relu
-from nf_resnets.models.parts import shifted, times
+from nf_resnets.models.parts import times
 from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
 
 CACHE = "cache"
@@ -91,11 +91,6 @@ def normalized(anatomy: Anatomy, x: jax.Array) -> jax.Array:
     return norm(**options, name="norm")(x).astype(x.dtype)
 
 
-def shift(module: Any, anatomy: Anatomy, x: jax.Array, name: str) -> jax.Array:
-    """Adds one of Fixup's scalar biases, where the anatomy has them."""
-    return shifted(module, name, x) if anatomy.scalar_biases else x
-
-
 def begin(module: Any, x: jax.Array, constants: BranchConstants) -> jax.Array:
     """A branch's input ``x / beta``, normalized in a network with the norm there, ``[B, T, D]``."""
     x = divided(x, constants.beta)
@@ -154,7 +149,8 @@ class Attention(nn.Module):
         ``S`` tokens, of which the ``CACHE`` holds the keys and values so far.
         """
         linear = partial(linear_of(self), x.shape[-1])
-        h = shift(self, self.anatomy, begin(self, x, constants), "bias_in")
+        shift = Layers(self, self.anatomy).shift
+        h = shift(begin(self, x, constants), "bias_in")
         query = self._heads(linear(name="query")(h))
         if position is None or (memory is not None and not self.has_variable(CACHE, "keys")):
             source = h if memory is None else memory
@@ -170,7 +166,7 @@ class Attention(nn.Module):
             key = self._kept("keys", self._heads(linear(name="key")(h)), mask, position)
             value = self._kept("values", self._heads(linear(name="value")(h)), mask, position)
         h = kept_small(attend, query)(query, key, value, mask).reshape(x.shape)
-        h = linear(name="out")(shift(self, self.anatomy, h, "bias_out"))
+        h = linear(name="out")(shift(h, "bias_out"))
         return end(self, x, h, constants, train=train)
 
     def _heads(self, x: jax.Array) -> jax.Array:
@@ -224,9 +220,9 @@ class FeedForward(nn.Module):
         self, x: jax.Array, constants: BranchConstants, *, train: bool = False
     ) -> jax.Array:
         """The sum of skip and branch, ``[B, T, D]`` to the same shape."""
-        linear = linear_of(self)
-        h = shift(self, self.anatomy, begin(self, x, constants), "bias_1")
+        linear, shift = linear_of(self), Layers(self, self.anatomy).shift
+        h = shift(begin(self, x, constants), "bias_1")
         h = linear(self.d_ff, name="linear_1")(h)
-        h = relu(shift(self, self.anatomy, h, "bias_relu"))
-        h = linear(x.shape[-1], name="linear_2")(shift(self, self.anatomy, h, "bias_2"))
+        h = relu(shift(h, "bias_relu"))
+        h = linear(x.shape[-1], name="linear_2")(shift(h, "bias_2"))
         return end(self, x, h, constants, train=train)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import random, schemes
-from nf_resnets.models.branch import CACHE, Attention, FeedForward, norm_stands, normalized, shift
+from nf_resnets.models.blocks import Layers
+from nf_resnets.models.branch import CACHE, Attention, FeedForward, norm_stands, normalized
 from nf_resnets.models.layers import Dense, lecun_fan_in
 from nf_resnets.schemes import TRANSFORMER_NORMS, Anatomy, BranchConstants
 
@@ -131,7 +132,7 @@ class Stack(nn.Module):
         x, _ = scanned(layer, x, constants)
         if norm_stands(layer.anatomy, "pre"):
             x = normalized(layer.anatomy, x)
-        return shift(self, layer.anatomy, x, self.bias)
+        return Layers(self, layer.anatomy).shift(x, self.bias)
 
 
 class Transformer(nn.Module):
