@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nf_resnets.norm_free.rewriting import NEUTRAL
-from nf_resnets.roles.flow import NONE, SUMS, Flow
+from nf_resnets.roles.flow import NONE, SUMS, Flow, reached
 from nf_resnets.roles.graph import Node, Trace
 from nf_resnets.roles.uses import Kind, Use
 from nf_resnets.roles.views import MOVES
@@ -75,9 +75,7 @@ class _Finder:
                 long = ({span.axis for span in v.spans() if span.size > 1} for v in views)
                 if is_norm and all(len(axes) < 2 for axes in long):
                     self._neutral[node.id, at] = NEUTRAL[node.name]
-        self._fed: dict[int, bool] = {}
-        for node in flow.nodes:
-            self._fed[node.id] = bool(node.uses) or any(self._fed[pred] for pred in node.preds)
+        self._fed = reached((node.id for node in flow.nodes if node.uses), flow.users.get)
 
     def norm(self, at: int) -> Norm | None:
         """The norm that a step normalizes for, or None where that is a step of another's."""
@@ -102,7 +100,7 @@ class _Finder:
                 "data; expected the root of a mean of squares or of a variance, or keep= to match "
                 f"{layer!r}."
             )
-            inner = at in flow.leads_to_layer and self._fed[node.preds[0]]
+            inner = at in flow.leads_to_layer and node.preds[0] in self._fed
             return Norm(f"at {layer}", (layer,), frozenset({at}), inner, {}, fault)
         end = self._end(start, at, leaves)
         region = flow.between(start, end)
@@ -115,7 +113,7 @@ class _Finder:
             module or (paths[0] if paths else f"at {layer}"),
             tuple(paths) or (layer,),
             frozenset(region),
-            end in flow.leads_to_layer and (bool(paths) or self._fed[start]),
+            end in flow.leads_to_layer and (bool(paths) or start in self._fed),
             leaves | self._statistics(region, values),
         )
 

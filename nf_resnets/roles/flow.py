@@ -122,12 +122,7 @@ class Flow:
         if end in starts:
             return set()
         first = min(starts)
-        back, todo = {end}, [end]
-        while todo:
-            for pred in self[todo.pop()].preds:
-                if pred > first and pred not in back and pred not in starts:
-                    back.add(pred)
-                    todo.append(pred)
+        back = reached([end], lambda at: {p for p in self[at].preds if p > first} - starts)
         hot = {*starts}
         for at in sorted(back):
             if any(pred in hot for pred in self[at].preds):

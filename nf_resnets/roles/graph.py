@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxprs_in_params
 
 from nf_resnets.roles.leaf import is_numeric, path_name
 from nf_resnets.roles.running import ENTERED, Path, called, enter, walk, whole_operands
@@ -232,14 +233,9 @@ class Graph:
 
 def _count_layers(program: Any) -> int:
     """The dot products and convolutions of a jaxpr, those of its calls too."""
-    count = 0
-    for equation in program.eqns:
-        count += equation.primitive.name in LINEAR
-        for value in equation.params.values():
-            for each in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(each, "jaxpr", each)
-                count += _count_layers(inner) if hasattr(inner, "eqns") else 0
-    return count
+    own = sum(equation.primitive.name in LINEAR for equation in program.eqns)
+    inner = (each for equation in program.eqns for each in jaxprs_in_params(equation.params))
+    return own + sum(map(_count_layers, inner))
 
 
 def _depending(program: Any, flags: list[bool]) -> list[bool]:
