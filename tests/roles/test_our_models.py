@@ -2,14 +2,14 @@
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from nf_resnets import roles, schemes
 from nf_resnets.models import ARCHITECTURES
 from nf_resnets.roles import LAYER_ROLES, Role
 from tests.models.smallest import example, smallest
+from tests.roles.libraries import linen
+from tests.roles.networks import images
 
 PAIRS = [
     (architecture, scheme)
@@ -22,22 +22,12 @@ SIDES = {"resnet": 128, "resnet-v2": 128, "vgg": 128}
 ELEMENTWISE = ("dyt", "derf")
 
 
-def network_of(architecture, scheme):
-    """A function of parameters and inputs, with shapes of both."""
+def case_of(architecture, scheme):
     found = ARCHITECTURES[architecture]
-    model = smallest(found, scheme)
     inputs = example(found, 2)
     if found.inputs == "images":
-        side = SIDES.get(architecture, 32)
-        inputs = (jax.ShapeDtypeStruct((2, side, side, 3), jnp.float32),)
-    variables = jax.eval_shape(model.init, jax.random.key(0), *inputs)
-    state = {name: variables[name] for name in variables if name != "params"}
-
-    def network(params, *inputs):
-        ones = jax.tree.map(lambda s: jnp.ones(s.shape, s.dtype), state)
-        return model.apply({"params": params, **ones}, *inputs)
-
-    return network, variables["params"], inputs
+        inputs = (images(SIDES.get(architecture, 32)),)
+    return linen(smallest(found, scheme), *inputs)
 
 
 def comparable(leaf):
@@ -55,9 +45,9 @@ def differs_for_a_reason(named, scheme):
 @pytest.mark.every(10)
 @pytest.mark.parametrize(("architecture", "scheme"), PAIRS)
 def test_the_reading_is_the_names_map(architecture, scheme):
-    network, params, inputs = network_of(architecture, scheme)
-    alpha = schemes.get(scheme).anatomy.alpha
-    read, named = roles.read(network, params, *inputs, alpha=alpha), roles.assign(params)
+    case, alpha = case_of(architecture, scheme), schemes.get(scheme).anatomy.alpha
+    read = roles.read(case.network, case.params, *case.inputs, alpha=alpha)
+    named = roles.assign(case.params)
     assert [(b.k, b.m) for b in read.branches] == [(b.k, b.m) for b in named.branches]
     for one, two in zip(read.leaves, named.leaves, strict=True):
         if not differs_for_a_reason(two, scheme):
