@@ -14,10 +14,9 @@ from jax.sharding import PartitionSpec as P
 from nf_resnets import init, models
 from nf_resnets.init import Rules
 from nf_resnets.models.layers import ChannelBias
-from nf_resnets.roles import path_name
 from tests.init.noted import network_of, noted
 from tests.models.smallest import smallest
-from tests.models.trees import quick_jit
+from tests.models.trees import quick_jit, random_like
 from tests.trees.network import pairs
 
 WIDE = models.WideResNet(depth=16, scheme="rescalenet", stem_channels=4)
@@ -53,18 +52,11 @@ def _images(batch, side):
 
 def _setting(name, batch=6):
     model, side = NETWORKS[name]
-    rng = np.random.default_rng(1)
     images = _images(batch, side)
     shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
 
-    def draw(path, leaf):
-        noise = rng.standard_normal(leaf.shape).astype("float32")
-        if path[-1].key == "kernel":
-            stacked = "rest" in path_name(path)
-            return noise * np.float32((2 / np.prod(leaf.shape[stacked:-1])) ** 0.5)
-        return 1 + 0.1 * noise  # biases too: what they are before does not matter
-
-    return model, jax.tree_util.tree_map_with_path(draw, shapes), images
+    # Biases too: what they are before does not matter.
+    return model, random_like(shapes, 1, 2**0.5, shift=1.0), images
 
 
 def _rescaled(model, params, images):
