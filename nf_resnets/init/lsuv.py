@@ -13,13 +13,10 @@ from jax import lax
 from nf_resnets import roles
 from nf_resnets.init.measured import Place, measured_pass
 from nf_resnets.init.standard import orthogonal, standard
-from nf_resnets.init.tree import is_concrete, scaled
+from nf_resnets.init.tree import check_positive, is_concrete, scaled
 from nf_resnets.roles import LAYER_ROLES, Leaf, RoleMap, Rules
 from nf_resnets.roles.running import evaluate
 from nf_resnets.schemes import Anatomy, Scheme
-
-_TOLERANCE = 0.1  # how far a standard deviation may be from 1
-_MOST_PASSES = 10
 
 
 def lsuv(
@@ -27,21 +24,25 @@ def lsuv(
     *,
     network: Callable[..., Any],
     inputs: tuple[Any, ...],
+    tolerance: float = 0.1,
+    max_passes: int = 10,
     rules: Rules | RoleMap | None = None,
 ) -> Any:
     r"""Scales every layer so that its output has variance 1 on a batch, algorithm 1 of the paper.
 
     ``W <- W / std(W x)`` for one layer after another, each on the outputs of those before it that
     are scaled already: one pass of the batch scales them all. Passes follow until none finds a
-    deviation that differs from 1 by 0.1, or ten have been made; in float32 the second finds nothing
-    left to do. The deviation is that of the output without its bias vector, over all examples,
-    positions and channels. A layer whose output is constant stays as it is.
+    deviation that differs from 1 by ``tolerance``, or ``max_passes`` have been made; in float32 the
+    second finds nothing left to do. The deviation is that of the output without its bias vector,
+    over all examples, positions and channels. A layer whose output is constant stays as it is.
 
     Args:
       params: an initialised tree; the paper's weights are orthonormal
         (:func:`nf_resnets.init.orthogonal`). It is not changed.
       network: ``network(params, *inputs)``, its forward pass, of any library.
       inputs: a batch, such as ``(images,)``.
+      tolerance: how far a standard deviation may be from 1.
+      max_passes: the most passes there are, 1 or more.
       rules: the roles of the leaves, by default those of this library's models.
 
     Returns:
@@ -62,6 +63,7 @@ def lsuv(
       >>> round(float(network(params, images).std()), 4)
       1.0
     """
+    check_positive(tolerance=tolerance)
     role_map = roles.assign(params, rules)
     layers = (leaf for leaf in role_map.leaves if leaf.role in LAYER_ROLES[1:] and leaf.weight)
     weights = {leaf.path for leaf in layers}
@@ -78,7 +80,7 @@ def lsuv(
 
     def unfinished(state: tuple[Any, Any, int]) -> Any:
         _, off, passes = state
-        return (off >= _TOLERANCE) & (passes < _MOST_PASSES)
+        return (off >= tolerance) & (passes < max_passes)
 
     def again(state: tuple[Any, Any, int]) -> tuple[Any, Any, int]:
         params, _, passes = state

@@ -89,13 +89,16 @@ def xavier(params: Any, key: jax.Array, *, rules: Rules | RoleMap | None = None)
 
 
 @takes_network
-def orthogonal(params: Any, key: jax.Array, *, rules: Rules | RoleMap | None = None) -> Any:
-    r"""Draws every weight as a random (semi-)orthogonal matrix.
+def orthogonal(
+    params: Any, key: jax.Array, *, gain: float = 1.0, rules: Rules | RoleMap | None = None
+) -> Any:
+    r"""Draws every weight as ``gain`` times a random (semi-)orthogonal matrix.
 
     Arguments and all other leaves as in :func:`nf_resnets.init.he`. A convolution is drawn as its
     matrix ``[H W C_in, C_out]``, attention's ``[D, heads, head_dim]`` as ``[D, heads head_dim]``:
     its columns are orthonormal if there are no more of them than rows, else its rows are. Stacked
-    weights are drawn one matrix for each branch, grouped convolutions one for each group.
+    weights are drawn one matrix for each branch, grouped convolutions one for each group. A
+    ``gain`` of ``2**0.5`` keeps the second moment through a ReLU.
 
     Source: Saxe, McClelland, Ganguli, *Exact solutions to the nonlinear dynamics of learning in
     deep linear neural networks*, ICLR 2014, section 3.
@@ -115,7 +118,7 @@ def orthogonal(params: Any, key: jax.Array, *, rules: Rules | RoleMap | None = N
         # Copies, then taps and inputs, then the outputs of all groups.
         order = sorted(range(len(axes)), key=lambda axis: {"N": 0, "O": 2}.get(axes[axis], 1))
         weight = weight.reshape([leaf.shape[axis] for axis in order])
-        return jnp.transpose(weight, np.argsort(order).tolist())
+        return gain * jnp.transpose(weight, np.argsort(order).tolist())
 
     return draw_leaves(params, key, roles.assign(params, rules), sample)
 

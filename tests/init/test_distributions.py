@@ -82,22 +82,23 @@ def test_xavier():
     assert -limit <= values.min() < -limit * (1 - 28 / values.size)
 
 
-def _orthonormal(matrix):
+def _orthonormal(matrix, gain=1.0):
     """Columns, or, of a wide matrix, rows; QR in float32 is exact to some n eps = 200 * 1e-7."""
     rows, columns = matrix.shape
     gram = matrix.T @ matrix if rows >= columns else matrix @ matrix.T
-    np.testing.assert_allclose(gram, np.eye(min(rows, columns)), atol=2e-5)
+    np.testing.assert_allclose(gram, gain**2 * np.eye(min(rows, columns)), atol=gain**2 * 2e-5)
 
 
 @pytest.mark.parametrize(
-    ("shape", "rules"),
-    [((3, 3, 4, 8), HWIO), ((3, 3, 2, 40), HWIO), ((40, 2, 3, 3), OIHW), ((30, 7), OIHW)],
-)
-def test_orthogonal(shape, rules):
-    weight = _drawn(init.orthogonal, shape, rules)
+    ("shape", "rules", "gain"),
+    [((3, 3, 4, 8), HWIO, 1.0), ((3, 3, 2, 40), HWIO, 2**0.5), ((9, 9), HWIO, 1.0),
+     ((40, 2, 3, 3), OIHW, 1.0), ((30, 7), OIHW, 2**0.5)],
+)  # fmt: skip
+def test_orthogonal(shape, rules, gain):
+    weight = _drawn(init.orthogonal, shape, rules, gain=gain)
     if rules is OIHW:
         weight = weight.reshape(shape[0], -1).T
-    _orthonormal(weight.reshape(-1, weight.shape[-1]))
+    _orthonormal(weight.reshape(-1, weight.shape[-1]), gain)
 
 
 def test_orthogonal_is_uniform_over_rotations():

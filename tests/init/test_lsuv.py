@@ -60,8 +60,8 @@ def network(params, x):
     return x @ params["head"]
 
 
-def _lsuv(params=PARAMS, network=network):
-    return init.lsuv(params, network=network, inputs=(X,), rules=RULES)
+def _lsuv(params=PARAMS, network=network, **options):
+    return init.lsuv(params, network=network, inputs=(X,), rules=RULES, **options)
 
 
 def test_a_network_of_ones_own_against_numpy():
@@ -81,11 +81,8 @@ def test_a_network_of_ones_own_against_numpy():
     assert isinstance(result["w1"], np.ndarray)
 
 
-@pytest.mark.parametrize(("tolerance", "passes"), [(0.1, 2), (1e-9, 3)])
-def test_passes_follow_until_none_is_off(monkeypatch, tolerance, passes):
+def test_the_tolerance_decides_whether_there_is_one_more_pass():
     """Rounded to eight bits, the weights of a pass leave deviations beyond 1e-9."""
-    monkeypatch.setitem(init.lsuv.__globals__, "_TOLERANCE", tolerance)
-    monkeypatch.setitem(init.lsuv.__globals__, "_MOST_PASSES", 3)
     half = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), PARAMS)
     calls = []
 
@@ -93,11 +90,16 @@ def test_passes_follow_until_none_is_off(monkeypatch, tolerance, passes):
         jax.debug.callback(lambda: calls.append(1))
         return network(params, x)
 
-    for function in (_lsuv, quick_jit(_lsuv, static_argnums=1)):
-        calls.clear()
-        jax.block_until_ready(function(half, counted))
-        jax.effects_barrier()
-        assert len(calls) == passes
+    for tolerance, most, passes in ((1e-9, 1, 1), (1e-9, 3, 3), (0.1, 10, 2)):
+
+        def run(tree, tolerance=tolerance, most=most):
+            return _lsuv(tree, counted, tolerance=tolerance, max_passes=most)
+
+        for function in (run, quick_jit(run)):
+            calls.clear()
+            jax.block_until_ready(function(half))
+            jax.effects_barrier()
+            assert len(calls) == passes
 
 
 def test_a_layer_without_signal_stays():
