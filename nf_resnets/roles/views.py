@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -186,7 +187,8 @@ def _move(
     shape, before = tuple(equation.outvars[which].aval.shape), args[at].shape
     axes: tuple[Axis, ...] | None = None
     if name == "reshape":
-        axes = _reshape(view.axes, shape)
+        order = options["dimensions"]  # of a transposition before it, as vmap makes of convolutions
+        axes = _reshape(view.axes if order is None else [view.axes[p] for p in order], shape)
     elif name == "transpose":
         axes = tuple(view.axes[p] for p in options["permutation"])
     elif name == "squeeze":
@@ -252,7 +254,7 @@ def _resize(axis: Axis, size: int) -> Axis:
     return (axis[0]._replace(size=size),)
 
 
-def _reshape(axes: tuple[Axis, ...], shape: tuple[int, ...]) -> tuple[Axis, ...] | None:
+def _reshape(axes: Sequence[Axis], shape: tuple[int, ...]) -> tuple[Axis, ...] | None:
     """The axes of a reshaped value, or None where one is no product of spans."""
     spans = [span for axis in axes for span in axis if span.size != 1][::-1]
     result = []

@@ -1552,3 +1552,21 @@ def tokens_of_a_class():
 
     layers = attention_params() | {"scale": f(D)}
     return begins_as_a_leaf(layers, body, "#q,#k,#v #o", "'begin'.*expected streams= or keep=")
+
+
+# Transformations, choices and shared layers.
+
+
+@case
+def networks_under_vmap():
+    """An axis of networks becomes one of outputs, by a reshape that transposes."""
+    params = {"in": f(5, 3, 3, 3, 8), "w1": f(5, 3, 3, 8, 8), "w2": f(5, 3, 3, 8, 8)}
+
+    def network(p, x):
+        x = conv(x, p["in"])
+        return x + conv(jax.nn.relu(conv(x, p["w1"])), p["w2"])
+
+    return Case(
+        lambda p, x: jax.vmap(network, (0, None))(p, x), params, (images(8),), ("w1 w2",),
+        {"stem": "in"}, fans={"w1": (72, 72)}, axes={"w1": "OHWIO"},
+    )  # fmt: skip
