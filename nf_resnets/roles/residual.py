@@ -456,7 +456,7 @@ class Residuals:
         if flow[one].size < flow[two].size:
             return set()
         # What a loop carries comes from its layers, and kept leaves may be one.
-        if any(flow[each].starts_as_zeros or flow[each].kept for each in path):
+        if any(flow[each].starts_as_zeros or flow[each].kept for each in (one, *path)):
             return set()
         if product.name == "dot_general":
             if flow[two].size >= flow[one].size or _free_axes(product, two, flow):
@@ -531,7 +531,7 @@ class Residuals:
         for at in sorted(branch.region):
             node = flow[at]
             of_zero = [p in zero for p in node.preds if jnp.issubdtype(flow[p].dtype, jnp.inexact)]
-            if at <= step or not of_zero or node.name in NOT_ZERO_AT_ZERO:
+            if at in zero or not of_zero or node.name in NOT_ZERO_AT_ZERO:
                 continue
             if node.name in PRODUCTS:
                 is_zero = any(of_zero)

@@ -1570,3 +1570,37 @@ def networks_under_vmap():
         lambda p, x: jax.vmap(network, (0, None))(p, x), params, (images(8),), ("w1 w2",),
         {"stem": "in"}, fans={"w1": (72, 72)}, axes={"w1": "OHWIO"},
     )  # fmt: skip
+
+
+def over_time(layers, step, branches):
+    """A residual network whose branches run over time, from a state of zeros."""
+    params = {"in": f(8, D), **blocks(layers, 2), "head": f(D, 10)}
+
+    def network(p, x):
+        x = x @ p["in"]
+        for i in range(2):
+            turn = lambda h, x, p=p[f"l{i}"]: (step(p, h, x),) * 2  # noqa: E731
+            x = x + lax.scan(turn, jnp.zeros((2, D)), x)[1]
+        return x @ p["head"]
+
+    return Case(network, params, (f(5, 2, 8),), each(branches, 2), {"stem": "in", "head": "head"})
+
+
+@case
+def recurrent_branch():
+    """The state stays zero if what enters it is, though its own layer is computed before."""
+    layers = {"in": f(D, D), "again": f(D, D)}
+    step = lambda p, h, x: jnp.tanh(h @ p["again"] + x @ p["in"])  # noqa: E731
+    return over_time(lambda: layers, step, "#again #in")
+
+
+@case
+def gated_state():
+    """The gate of a state is one of the layers that make it."""
+    layers = {"in": f(D, D), "gate": f(D, D)}
+
+    def step(p, h, x):
+        z = jax.nn.sigmoid(h @ p["gate"])
+        return z * h + (1 - z) * jnp.tanh(x @ p["in"])
+
+    return over_time(lambda: layers, step, "#gate #in")
