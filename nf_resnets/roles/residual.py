@@ -136,9 +136,25 @@ class Residuals:
             summands += [(pred, node.id)] if at == NONE else self.summands(self._flow[at])
         return summands
 
+    def _factors(self, node: Node) -> dict[int, Factor]:
+        """The summands of a sum and of the sums in it, each with its factor between the sums."""
+        factors: dict[int, Factor] = {}
+        for pred in node.preds:
+            before: Factor = -1.0 if node.name == "sub" and pred == node.preds[1] else 1.0
+            inner: dict[int, Factor] = {pred: 1.0}
+            if (at := self._sum_behind(pred)) != NONE:
+                _, scale, by_leaf = self._flow.unscaled(pred, at)
+                before = None if by_leaf else times(before, scale)
+                inner = self._factors(self._flow[at])
+            for term, factor in inner.items():
+                one, two = factors.get(term, 0.0), times(factor, before)
+                factors[term] = None if one is None or two is None else one + two
+        return factors
+
     def _read_sum(self, node: Node) -> None:
         """Finds the branches that end in a sum."""
-        flow, terms = self._flow, [term for term, _ in self.summands(node)]
+        flow, factors = self._flow, self._factors(node)
+        terms = [*factors]
         if len(terms) > MOST_SUMMANDS:
             return
         self._note_adapters(terms)
@@ -175,9 +191,8 @@ class Residuals:
                 continue
             _, scale, _ = flow.unscaled(term, fork)
             _, skip_scale, by_leaf = flow.unscaled(skip, fork)
-            if node.name == "sub" and term == node.preds[1]:
-                scale = times(scale, -1.0)
-            scales = (None if by_leaf else skip_scale, scale, flow.scale_after(node.id))
+            skip_scale = None if by_leaf else times(skip_scale, factors[skip])
+            scales = (skip_scale, times(scale, factors[term]), flow.scale_after(node.id))
             is_normed, inner = bool(region & flow.normalized), gates & region
             made = Residual(
                 node.id, fork, region, shortcut, layers, scales, is_normed, node.loops,

@@ -1604,3 +1604,22 @@ def gated_state():
         return z * h + (1 - z) * jnp.tanh(x @ p["in"])
 
     return over_time(lambda: layers, step, "#gate #in")
+
+
+@case
+def scaled_sum_of_branches():
+    def body(p, x):
+        return x - 0.5 * (jnp.tanh(x @ p["w1"]) @ p["w2"] + jax.nn.relu(x @ p["v1"]) @ p["v2"])
+
+    layers = two() | {"v1": f(D, D), "v2": f(D, D)}
+    return on_vectors(
+        body, lambda: layers, branches="#w1 #w2;#v1 #v2", scales=(1.0, -0.5, 1.0)
+    )  # fmt: skip
+
+
+@case
+def part_of_the_way():
+    def body(p, x):
+        return x + 0.25 * (jnp.tanh(x @ p["w1"]) @ p["w2"] - x)
+
+    return on_vectors(body, two, branches=TWO, scales=(0.75, 0.25, 1.0))
