@@ -66,7 +66,7 @@ class Node:
     @property
     def is_float(self) -> bool:
         """Whether its result has a derivative."""
-        return bool(jnp.issubdtype(self.dtype, jnp.floating))
+        return bool(jnp.issubdtype(self.dtype, jnp.inexact))
 
     @property
     def size(self) -> int:

@@ -147,8 +147,8 @@ def is_numeric(leaf: Any) -> bool:
 
 
 def is_float(value: Any) -> bool:
-    """Whether a value is an array of floating-point numbers."""
-    return hasattr(value, "dtype") and bool(jnp.issubdtype(value.dtype, jnp.floating))
+    """Whether a value is an array of floating-point numbers, real or complex."""
+    return hasattr(value, "dtype") and bool(jnp.issubdtype(value.dtype, jnp.inexact))
 
 
 def fans(leaf: Leaf) -> tuple[int, int]:

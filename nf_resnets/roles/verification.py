@@ -103,7 +103,7 @@ class _Check:
             for out in jax.tree.leaves(network(jax.tree.unflatten(treedef, values), *inputs)):
                 if is_float(out):
                     direction = random.normal(size=out.shape).astype(np.float32)
-                    total += jnp.vdot(direction, out.astype(jnp.float32))
+                    total += jnp.vdot(direction, (out.real + out.imag).astype(jnp.float32))
             return total
 
         # Compiled here, it runs as well where a caller is being traced.

@@ -1623,3 +1623,18 @@ def part_of_the_way():
         return x + 0.25 * (jnp.tanh(x @ p["w1"]) @ p["w2"] - x)
 
     return on_vectors(body, two, branches=TWO, scales=(0.75, 0.25, 1.0))
+
+
+@case
+def complex_stream():
+    def weights(*shape):
+        return jax.ShapeDtypeStruct(shape, jnp.complex64)
+
+    params = {"in": weights(8, D), "w1": weights(D, D), "w2": weights(D, D), "head": f(D, 10)}
+
+    def network(p, x):
+        x = x @ p["in"]
+        h = x @ p["w1"]
+        return jnp.abs(x + h * (jnp.abs(h) > 1) @ p["w2"]) @ p["head"]
+
+    return Case(network, params, (f(2, 8),), ("w1 w2",), {"stem": "in", "head": "head"})
