@@ -233,10 +233,13 @@ class Reading:
     def _position(self, at: int) -> tuple[int, int]:
         """``j`` and ``m`` of a layer in its branch."""
         main = self._main[at]
-        if main is None or main.branch is None or main.node not in main.branch.steps:
+        return (0, 0) if main is None else self._position_of(main)
+
+    def _position_of(self, use: Use) -> tuple[int, int]:
+        if use.branch is None or use.node not in use.branch.steps:
             return 0, 0
-        in_order = main.branch.in_order
-        return in_order.index(main.node) + 1, len(in_order)
+        in_order = use.branch.in_order
+        return in_order.index(use.node) + 1, len(in_order)
 
     def _branches_of(self, at: int, main: Use) -> tuple[tuple[int, ...], int]:
         """The branches of a leaf, and how many leading axes run over them, then in their order."""
@@ -323,7 +326,12 @@ class Reading:
         ways = [self.flow.between(begin, end) for begin in begins for end in ends if begin < end]
         if main.kind not in (Kind.WEIGHT, Kind.EMBEDDING) and any(map(self.flow.layers, ways)):
             self._doubt(at, "is added to what layers make of it; expected streams= or keep=")
-        places = {use.place for use in uses if use.kind is Kind.WEIGHT}
+        layers = [use for use in uses if use.kind is Kind.WEIGHT]
+        steps = sorted({self._position_of(use) for use in layers} - {(0, 0)})
+        if len({(j == m, m) for j, m in steps}) > 1:
+            shown = " and ".join(f"layer {j} of {m}" for j, m in steps)
+            self._doubt(at, f"is {shown} of residual branches; expected a leaf for each")
+        places = {use.place for use in layers}
         if len(places) > 1 and not self._is_table(at):
             self._doubt(
                 at,

@@ -1638,3 +1638,24 @@ def complex_stream():
         return jnp.abs(x + h * (jnp.abs(h) > 1) @ p["w2"]) @ p["head"]
 
     return Case(network, params, (f(2, 8),), ("w1 w2",), {"stem": "in", "head": "head"})
+
+
+@case
+def tied_to_its_transpose():
+    def body(p, x):
+        return x + jnp.tanh(x @ p["w"]) @ p["w"].T
+
+    return on_vectors(
+        body, lambda: {"w": f(D, D)}, branches="", doubt="'l0/w' .*layer 1 of 2 and layer 2 of 2"
+    )  # fmt: skip
+
+
+@case
+def shared_by_unlike_branches():
+    params = {"a": f(D, D), "b": f(D, D), "c": f(D, D), "head": f(D, 10)}
+
+    def network(p, x):
+        x = x + jnp.tanh(x @ p["a"]) @ p["b"]
+        return (x + jnp.tanh(jnp.tanh(x @ p["a"]) @ p["c"]) @ p["c"]) @ p["head"]
+
+    return Case(network, params, (f(2, D),), doubt="'a' .*layer 1 of 2 and layer 1 of 3")
