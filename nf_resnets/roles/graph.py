@@ -84,6 +84,8 @@ class Graph:
     carried: dict[Path, set[int]] = dataclasses.field(default_factory=dict)  # what loops carry
     # the loops whose turns stand side by side, as of a batch; `Residuals` finds them
     side_by_side: set[Path] = dataclasses.field(default_factory=set)
+    # the leaves in branches of a `cond`, in those that are not walked too
+    in_choices: set[int] = dataclasses.field(default_factory=set)
     # by path, an equation with the values that go in and come out
     equations: dict[Path, tuple[Any, list[Any], list[Any]]] = dataclasses.field(
         default_factory=dict
@@ -135,6 +137,8 @@ class Graph:
             return self._while(equation, args, loops, path)
         if name == "cond":  # of platforms, of stochastic depth
             program = max(options["branches"], key=lambda each: _count_layers(each.jaxpr))
+            for other in options["branches"]:
+                self.in_choices |= _leaves_used(other.jaxpr, args[1:])
             return self.walk(program, args, loops, path)
         if (program := called(equation)) is not None:
             return self.walk(program, args, loops, path)
@@ -236,6 +240,14 @@ def _count_layers(program: Any) -> int:
     own = sum(equation.primitive.name in LINEAR for equation in program.eqns)
     inner = (each for equation in program.eqns for each in jaxprs_in_params(equation.params))
     return own + sum(map(_count_layers, inner))
+
+
+def _leaves_used(program: Any, args: Sequence[Any]) -> set[int]:
+    """The leaves that steps of a jaxpr take."""
+    used = {id(atom) for equation in program.eqns for atom in equation.invars}
+    pairs = zip(program.invars, args, strict=True)
+    derived = (arg for var, arg in pairs if id(var) in used and isinstance(arg, Derived))
+    return {view.leaf for arg in derived for view in arg.views}
 
 
 def _depending(program: Any, flags: list[bool]) -> list[bool]:

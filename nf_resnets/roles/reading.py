@@ -166,6 +166,12 @@ class Reading:
         path, shape, main = self.trace.paths[at], self.trace.shapes[at], self._main[at]
         kept = Leaf(path, Role.KEEP, shape, weight=len(shape) > 1)
         if main is None:
+            if at in self.trace.graph.in_choices - self.kept:
+                self._doubt(
+                    at,
+                    "is used in one branch of lax.cond or lax.switch, and not in that of most "
+                    "layers, which alone is read; expected keep=, or a network without the choice",
+                )
             return kept, ()
         branches, stacked = self._branches_of(at, main)
         beside = branches if main.place in _IN_BRANCH else ()

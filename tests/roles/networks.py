@@ -1659,3 +1659,20 @@ def shared_by_unlike_branches():
         return (x + jnp.tanh(jnp.tanh(x @ p["a"]) @ p["c"]) @ p["c"]) @ p["head"]
 
     return Case(network, params, (f(2, D),), doubt="'a' .*layer 1 of 2 and layer 1 of 3")
+
+
+@case
+def blocks_chosen_by_switch():
+    params = {**blocks(two, 2), "head": f(D, 10)}
+
+    def network(p, x, number):
+        def block(p):
+            return lambda x: x + jnp.tanh(x @ p["w1"]) @ p["w2"]
+
+        return lax.switch(number, [block(p["l0"]), block(p["l1"])], x) @ p["head"]
+
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    return Case(
+        network, params, (f(2, D), number), ("l0/w1 l0/w2",), {"head": "head", "keep": "l1/w1"},
+        doubt="'l1/w1' .*one branch of lax.cond or lax.switch", options={"keep": "l1"},
+    )  # fmt: skip
