@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import math
 from collections.abc import Sequence
 
 from nf_resnets.roles.flow import Flow, reached
@@ -192,19 +193,29 @@ def _axes(view: View, letters: Sequence[str], shape: tuple[int, ...]) -> tuple[s
 def _has_one_output(flow: Flow, step: Node) -> bool:
     """Whether a step takes what a layer with one output gives, moved alone."""
     layer = flow[flow.behind_moves(step.preds[0])]
-    if not layer.is_layer:
-        return False
+    return layer.is_layer and _outputs(layer, "O") == 1
+
+
+def _outputs(layer: Node, letters: str) -> int:
+    """How many outputs a layer has (``O``), and copies of it (``N``)."""
     at, kernel = layer.uses[0]
     pairs = zip(_letters(layer, at, kernel), kernel.shape, strict=True)
-    return all(length == 1 for letter, length in pairs if letter == "O")
+    return math.prod(length for letter, length in pairs if letter in letters)
 
 
 def bias_owner(flow: Flow, use: Use) -> int | None:
-    """The layer to whose output a bias vector is added, through moves alone, or to its sum."""
+    """The layer to whose output a bias vector is added, through moves alone, or to its sum.
+
+    What has more numbers than the layer has outputs is added by position.
+    """
     if use.place is Place.SUM and use.branch is not None:
-        return next(reversed(use.branch.in_order), None)
-    at = flow.behind_moves(flow[use.node].preds[0])
-    return at if flow[at].is_layer else None
+        at = next(reversed(use.branch.in_order), use.node)
+    else:
+        at = flow.behind_moves(flow[use.node].preds[0])
+        if use.node not in (node.id for node in flow.ahead(at)):
+            return None  # it shifts one of the ways on from there
+    is_owner = flow[at].is_layer and use.view.size <= _outputs(flow[at], "NO")
+    return at if is_owner else None
 
 
 def is_looked_up(flow: Flow, at: int) -> bool:

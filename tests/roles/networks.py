@@ -1676,3 +1676,32 @@ def blocks_chosen_by_switch():
         network, params, (f(2, D), number), ("l0/w1 l0/w2",), {"head": "head", "keep": "l1/w1"},
         doubt="'l1/w1' .*one branch of lax.cond or lax.switch", options={"keep": "l1"},
     )  # fmt: skip
+
+
+@case
+def positions_of_patches():
+    """What is added by position is no bias vector of the layer before, nor of the last."""
+    layers = feed_params() | {"again": f(17, D)}
+    params = {"in": f(48, D), "class": f(1, D), "at": f(17, D), "l0": layers, "head": f(D, 10)}
+
+    def network(p, x):
+        x = x @ p["in"]
+        first = jnp.broadcast_to(p["class"], (2, 1, D))
+        x = jnp.concatenate([first, x], 1) + p["at"]
+        x = x + feed(p["l0"], x) + p["l0"]["again"]
+        return x[:, 0] @ p["head"]
+
+    known = {"stem": "in", "head": "head", "keep": "class at l0/again"}
+    return Case(network, params, (f(2, 16, 48),), ("l0/up l0/down",), known)
+
+
+@case
+def shifted_on_the_way_into_a_branch():
+    """The stream itself does not have the bias vector, which is none of the stem's layer."""
+
+    def body(p, x):
+        return x + jnp.tanh((x + p["b"]) @ p["w1"]) @ p["w2"]
+
+    return on_vectors(
+        body, lambda: two() | {"b": f(D)}, branches=TWO, roles={"channel_bias": "l0/b l1/b"}
+    )  # fmt: skip
