@@ -32,6 +32,7 @@ class Residual:
 
     sum: int  # the node of the sum
     fork: int  # where the skip path and the branch part
+    ends: list[int]  # the summands in which the branch ends, mostly one
     region: set[int]  # the nodes of the branch
     shortcut: set[int]  # the nodes of the skip path
     # those in the branch, and those that feed it alone, as keys and values of an encoder
@@ -185,7 +186,8 @@ class Residuals:
         if is_asked and not self._is_projection(node, fork, shortcut, regions):
             return
         gates = self._gates(fork, set().union(*regions))
-        for term, region in self._grouped(rest, regions, gates):
+        for ends, region in self._grouped(rest, regions, gates):
+            term = ends[0]
             layers = [at for at in flow.layers(region) if at not in self.adapters]
             if not layers:
                 continue
@@ -195,7 +197,7 @@ class Residuals:
             scales = (skip_scale, times(scale, factors[term]), flow.scale_after(node.id))
             is_normed, inner = bool(region & flow.normalized), gates & region
             made = Residual(
-                node.id, fork, region, shortcut, layers, scales, is_normed, node.loops,
+                node.id, fork, ends, region, shortcut, layers, scales, is_normed, node.loops,
                 set() if inner >= {*layers} else inner,
             )  # fmt: skip
             self.branches.append(made)
@@ -277,17 +279,17 @@ class Residuals:
 
     def _grouped(
         self, terms: Sequence[int], regions: Sequence[set[int]], gates: set[int]
-    ) -> list[tuple[int, set[int]]]:
+    ) -> list[tuple[list[int], set[int]]]:
         """The summands with their regions; those that share a layer are one, gates aside."""
-        groups: list[tuple[int, set[int]]] = []
+        groups: list[tuple[list[int], set[int]]] = []
         for term, region in zip(terms, regions, strict=True):
             layers = set(self._flow.layers(region))
-            for at, (first, other) in enumerate(groups):
+            for at, (terms_of, other) in enumerate(groups):
                 if layers.intersection(self._flow.layers(other)) - gates:
-                    groups[at] = (first, other | region)
+                    groups[at] = ([*terms_of, term], other | region)
                     break
             else:
-                groups.append((term, region))
+                groups.append(([term], region))
         return groups
 
     def _note_adapters(self, terms: Sequence[int]) -> None:
@@ -553,11 +555,12 @@ class Residuals:
             elif node.name == "div":
                 is_zero = of_zero[0]
             else:
-                is_zero = all(of_zero)  # so that a sum of zeros is one
+                is_zero = all(of_zero)  # so that a sum of zeros is one, without a constant
+                if is_zero and node.name in SUMS:
+                    is_zero = not any(each.number() for _, each in node.constants)
             if is_zero:
                 zero.add(at)
-        ends = [pred for pred in flow[branch.sum].preds if pred in branch.region]
-        return max(branch.region) in zero or any(end in zero for end in ends)
+        return zero.issuperset(branch.ends)
 
 
 def _free_axes(product: Node, operand: int, flow: Flow) -> set[int]:

@@ -24,7 +24,9 @@ MOVES = frozenset({
     "stack", "transpose",
 })  # fmt: skip
 """Steps that move numbers and compute none."""
-NOT_ZERO_AT_ZERO = ("exp", "logistic", "rsqrt", "cos", "log", "pow")
+NOT_ZERO_AT_ZERO = (
+    "acos", "cos", "cosh", "erfc", "exp", "exp2", "log", "logistic", "pow", "rsqrt",
+)  # fmt: skip
 _LINEAR = MOVES | {"dot_general", "gather", "mul", "neg", "reduce_sum"}
 
 

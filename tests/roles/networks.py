@@ -1705,3 +1705,23 @@ def shifted_on_the_way_into_a_branch():
     return on_vectors(
         body, lambda: two() | {"b": f(D)}, branches=TWO, roles={"channel_bias": "l0/b l1/b"}
     )  # fmt: skip
+
+
+@case
+def ends_in_a_constant():
+    """The function behind the last layer is one half at zero."""
+
+    def body(p, x):
+        return x + jax.nn.hard_sigmoid(jnp.tanh(x @ p["w1"]) @ p["w2"])
+
+    return on_vectors(body, two, branches="", doubt="no single layer.*'l0/w1', 'l0/w2'")
+
+
+@case
+def ends_in_two_summands():
+    def body(p, x):
+        h = jnp.tanh(x @ p["in"])
+        return x + h @ p["a"] + h @ p["b"]
+
+    layers = {"in": f(D, D), "a": f(D, D), "b": f(D, D)}
+    return on_vectors(body, lambda: layers, branches="", doubt="no single layer.*keep=")
