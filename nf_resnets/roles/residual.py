@@ -23,6 +23,8 @@ from nf_resnets.roles.views import NOT_ZERO_AT_ZERO
 Nested = Literal["inner", "outer"] | None
 MOST_SUMMANDS = 32
 PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
+INDICES = {"gather": 1, "scatter": 1, "scatter-add": 1, "select_n": 0}
+"""Which operand says what a step takes, or where it puts it."""
 CHOICES = ("argmax", "argmin", "sort", "top_k")
 
 
@@ -437,6 +439,9 @@ class Residuals:
         makers: set[int] = set()
         for at in sorted(region):
             node = flow[at]
+            if (place := INDICES.get(node.name)) in node.order:
+                index = flow.between(fork, node.preds[node.order.index(place)])
+                makers |= self._choosing(index, of_products=False)
             if node.name not in PRODUCTS or len(set(node.preds)) != 2:
                 continue
             for one, two in (node.preds, node.preds[::-1]):
@@ -453,11 +458,19 @@ class Residuals:
                 makers |= self._choosing(factor) | self._making(node, one, two, path, factor)
         return makers
 
-    def _choosing(self, factor: set[int]) -> set[int]:
-        """The layers of a factor that choose by their numbers, as a router does."""
+    def _choosing(self, factor: set[int], *, of_products: bool = True) -> set[int]:
+        """The layers of a factor that choose by their numbers, as a router does.
+
+        Those whose products are chosen from, as of query and key, may be left out.
+        """
         flow = self._flow
         choices = [at for at in factor if flow[at].name in CHOICES]
-        return {at for at in flow.layers(factor) for choice in choices if flow.between(at, choice)}
+        ways = ((at, flow.between(at, choice)) for at in flow.layers(factor) for choice in choices)
+        return {at for at, way in ways if way and (of_products or not self._multiplies(way))}
+
+    def _multiplies(self, way: set[int]) -> bool:
+        nodes = map(self._flow.__getitem__, way)
+        return any(node.name in PRODUCTS and len(set(node.preds)) > 1 for node in nodes)
 
     def _making(
         self, product: Node, one: int, two: int, path: set[int], factor: set[int]

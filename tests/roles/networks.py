@@ -1725,3 +1725,36 @@ def ends_in_two_summands():
 
     layers = {"in": f(D, D), "a": f(D, D), "b": f(D, D)}
     return on_vectors(body, lambda: layers, branches="", doubt="no single layer.*keep=")
+
+
+@case
+def experts_by_place():
+    """A router says where a token is put and from where it is taken."""
+
+    def body(p, x):
+        chances = jax.nn.softmax(x @ p["router"])
+        at = chances.argmax(-1), jnp.arange(6)
+        h = jnp.zeros((3, 6, D)).at[at].set(x)
+        y = jnp.einsum("ecf,efd->ecd", jax.nn.relu(jnp.einsum("ecd,edf->ecf", h, p["w1"])), p["w2"])
+        return x + y[at] * chances.max(-1, keepdims=True)
+
+    params = {"in": f(8, D), "router": f(D, 3), "w1": f(3, D, 64), "w2": f(3, 64, D)}
+    return Case(
+        lambda p, x: body(p, x @ p["in"]), params, (f(6, 8),), ("w1 w2",),
+        {"stem": "in", "keep": "router"},
+    )  # fmt: skip
+
+
+@case
+def experts_by_condition():
+    """A router says which expert's output each token gets; each expert is a branch."""
+
+    def body(p, x):
+        chosen = (x @ p["router"]).argmax(-1, keepdims=True)
+        return x + sum(jnp.where(chosen == i, feed(p[f"e{i}"], x), 0) for i in range(2))
+
+    layers = {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()}
+    return on_vectors(
+        body, lambda: layers, branches="#e0/up #e0/down;#e1/up #e1/down",
+        roles={"keep": "l0/router"},
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from tests.roles.networks import CASES, D, f
 VERIFIED = (
     "squeeze_and_excitation", "conditioned_on_time", "gpt2", "stacked_in_a_loop", "weight_norm",
     "shared_layers_unrolled", "encoder_decoder_of_one", "low_rank_on_data", "mixture_of_experts",
-    "modulated", "gated_end", "keys_returned", "complex_stream",
+    "modulated", "gated_end", "keys_returned", "complex_stream", "experts_by_place",
 )  # fmt: skip
 
 
