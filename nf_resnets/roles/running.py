@@ -25,7 +25,10 @@ REMATS = ("checkpoint", "remat", "remat2")
 CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 ENTERED = ("scan", "jit", "pjit", "closed_call", "core_call", *REMATS, *CUSTOM)
 """The calls whose equations can be evaluated one by one."""
-CALLS_OUTSIDE = ("ffi_call", "pallas_call", "pure_callback", "custom_call", "ragged_dot")
+CALLS_OUTSIDE = (
+    "ffi_call", "pallas_call", "pure_callback", "custom_call", "ragged_dot",
+    "ragged_dot_general",
+)  # fmt: skip
 
 
 def walk(

@@ -119,6 +119,9 @@ def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind
         return Kind.OPAQUE  # kernels that are chosen by data
     if node.name in ("gather", "dynamic_slice", "take") and at == 0:
         return Kind.EMBEDDING
+    long_axes = sum(span.size > 1 for span in view.spans())
+    if node.name == "select_n" and long_axes > 1:
+        return Kind.OPAQUE
     is_scalar = view.size == 1 and view.exact
     if node.name in ("add", "sub"):
         uses = (other for user in flow.users[node.id] for _, other in flow[user].uses)
@@ -129,7 +132,6 @@ def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind
             return Kind.NORM_SHIFT
         return (Kind.SCALAR_BIAS if view.linear else Kind.OTHER) if is_scalar else Kind.BIAS
     if node.name in ("mul", "div"):
-        long_axes = sum(span.size > 1 for span in view.spans())
         if long_axes > 1 and any(flow[user].name == "reduce_sum" for user in flow.users[node.id]):
             return Kind.OPAQUE  # a layer that is written as a product and a sum
         if derived.rooted or flow.roots[node.preds[0]] or flow.follows_norm(node.preds[0]):

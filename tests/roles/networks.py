@@ -1758,3 +1758,31 @@ def experts_by_condition():
         body, lambda: layers, branches="#e0/up #e0/down;#e1/up #e1/down",
         roles={"keep": "l0/router"},
     )  # fmt: skip
+
+
+@case
+def experts_by_switch_under_vmap():
+    """A condition of each example chooses the weights."""
+
+    def body(p, x):
+        def one(x):
+            experts = [lambda x, p=p[name]: feed(p, x) for name in ("e0", "e1")]
+            return lax.switch((x @ p["router"]).argmax(), experts, x)
+
+        return x + jax.vmap(one)(x)
+
+    layers = {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()}
+    return on_vectors(body, lambda: layers, branches="", doubt="'l0/e0/down' .*cannot be followed")
+
+
+@case
+def experts_of_ragged_products():
+    def body(p, x):
+        chosen = (x @ p["router"]).argmax(-1)
+        sizes = jnp.bincount(chosen, length=3).astype(jnp.int32)
+        order = jnp.argsort(chosen)
+        h = jax.nn.relu(lax.ragged_dot(x[order], p["w1"], sizes))
+        return x + lax.ragged_dot(h, p["w2"], sizes)[jnp.argsort(order)]
+
+    layers = {"router": f(D, 3), "w1": f(3, D, D), "w2": f(3, D, D)}
+    return on_vectors(body, lambda: layers, branches="", doubt="'l0/w1' .*cannot be followed")
