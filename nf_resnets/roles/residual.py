@@ -140,18 +140,24 @@ class Residuals:
         return summands
 
     def _factors(self, node: Node) -> dict[int, Factor]:
-        """The summands of a sum and of the sums in it, each with its factor between the sums."""
+        """The summands of a sum and of the sums in it, each with its factor between the sums.
+
+        Of more than ``MOST_SUMMANDS`` it has the first.
+        """
         factors: dict[int, Factor] = {}
-        for pred in node.preds:
-            before: Factor = -1.0 if node.name == "sub" and pred == node.preds[1] else 1.0
-            inner: dict[int, Factor] = {pred: 1.0}
-            if (at := self._sum_behind(pred)) != NONE:
-                _, scale, by_leaf = self._flow.unscaled(pred, at)
-                before = None if by_leaf else times(before, scale)
-                inner = self._factors(self._flow[at])
-            for term, factor in inner.items():
-                one, two = factors.get(term, 0.0), times(factor, before)
-                factors[term] = None if one is None or two is None else one + two
+        todo: list[tuple[int, Factor]] = [(node.id, 1.0)]
+        while todo and len(factors) <= MOST_SUMMANDS:
+            term, factor = todo.pop()
+            at = term if term == node.id else self._sum_behind(term)
+            if at == NONE:
+                other = factors.get(term, 0.0)
+                factors[term] = None if other is None or factor is None else other + factor
+                continue
+            _, scale, by_leaf = self._flow.unscaled(term, at)
+            factor = None if by_leaf else times(factor, scale)
+            one, two = self._flow[at].preds
+            of_two = times(factor, -1.0) if self._flow[at].name == "sub" else factor
+            todo += [(two, of_two), (one, factor)]
         return factors
 
     def _read_sum(self, node: Node) -> None:

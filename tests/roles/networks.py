@@ -1626,6 +1626,18 @@ def part_of_the_way():
 
 
 @case
+def sum_of_many():
+    """A loss of more terms than Python calls nest."""
+    params = two() | {"head": f(D, 10)}
+
+    def network(p, x):
+        y = (x + jnp.tanh(x @ p["w1"]) @ p["w2"]) @ p["head"]
+        return sum(i * y for i in range(1100))
+
+    return Case(network, params, (f(2, D),), ("w1 w2",), {"head": "head"})
+
+
+@case
 def complex_stream():
     def weights(*shape):
         return jax.ShapeDtypeStruct(shape, jnp.complex64)
