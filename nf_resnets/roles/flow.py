@@ -11,10 +11,8 @@ import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Set
 
-import numpy as np
-
 from nf_resnets.roles.graph import LINEAR, Graph, Node, Trace
-from nf_resnets.roles.views import MOVES, Constant
+from nf_resnets.roles.views import MOVES, Factor, times
 
 NONE = -1
 """What dominates the inputs."""
@@ -26,9 +24,6 @@ ELEMENTWISE = MOVES | {
 }  # fmt: skip
 LINEAR_STEPS = MOVES | {*SUMS, "neg", "reduce_sum", "reduce_window_max", "reduce_window_sum"}
 """Steps that keep a path a linear map of what it begins with, or nearly, as pooling does."""
-
-Factor = float | np.ndarray | None
-"""A constant factor: a number, one for each turn of a loop, or None where it is neither."""
 
 
 class Flow:
@@ -185,7 +180,7 @@ class Flow:
                     by_leaf = True
                     factor = times(factor, node.uses[0][1].views[0].scale, node.name)
                 else:
-                    factor = times(factor, _constant_of(node), node.name)
+                    factor = times(factor, node.constants[0][1].factor(node.loops), node.name)
             elif node.name == "neg":
                 factor = times(factor, -1.0)
             elif node.name not in ("convert_element_type", "copy", "name", "optimization_barrier"):
@@ -200,7 +195,7 @@ class Flow:
             if len(user.preds) != 1 or not (is_scale or user.name == "convert_element_type"):
                 break
             if is_scale:
-                factor = times(factor, _constant_of(user), user.name)
+                factor = times(factor, user.constants[0][1].factor(user.loops), user.name)
         return factor
 
 
@@ -213,33 +208,6 @@ def reached(starts: Iterable[int], following: Callable[[int], Iterable[int] | No
         seen |= new
         todo += new
     return seen
-
-
-def _constant_of(node: Node) -> Factor:
-    """The constant operand of a node as a factor."""
-    each: Constant | None = node.constants[0][1]
-    length = 0
-    while each is not None and each.value is None:
-        if each.turn is not None:
-            loop, each = each.turn
-            length = dict(node.loops).get(loop, 0)
-            break
-        varying = [a for a in each.args if a.turn or a.equation is not None or a.value is None]
-        moves = each.equation is not None and each.equation.primitive.name in MOVES
-        if len(varying) != 1 or not moves:
-            break
-        each = varying[0]
-    if not length or each is None:
-        return node.constants[0][1].number()
-    value = each.get()
-    return None if value is None else np.asarray(value, np.float64).reshape(length, -1)[:, 0]
-
-
-def times(one: Factor, two: Factor, how: str = "mul") -> Factor:
-    """The product of two factors, or their quotient."""
-    if one is None or two is None:
-        return None
-    return one * two if how == "mul" else one / two
 
 
 def _is_mask(choice: Node) -> bool:

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 import jax
 
-from nf_resnets.roles.flow import Factor, Flow
+from nf_resnets.roles.flow import Flow
 from nf_resnets.roles.graph import matching, trace
 from nf_resnets.roles.leaf import Branch, Leaf, Role, path_name
 from nf_resnets.roles.residual import Nested, Residuals
 from nf_resnets.roles.role_map import RoleMap
 from nf_resnets.roles.uses import Kind, Place, Use, bias_owner, is_looked_up, uses_of
+from nf_resnets.roles.views import Factor
 
 _ROLES = {
     Kind.EMBEDDING: Role.EMBEDDING,

@@ -15,10 +15,10 @@ from typing import Literal
 import jax.numpy as jnp
 
 from nf_resnets.roles.copies import Copies
-from nf_resnets.roles.flow import NONE, SUMS, Factor, Flow, times
+from nf_resnets.roles.flow import NONE, SUMS, Flow
 from nf_resnets.roles.graph import LINEAR, Loops, Node, Trace
 from nf_resnets.roles.running import Path
-from nf_resnets.roles.views import NOT_ZERO_AT_ZERO
+from nf_resnets.roles.views import NOT_ZERO_AT_ZERO, Factor, times
 
 Nested = Literal["inner", "outer"] | None
 MOST_SUMMANDS = 32

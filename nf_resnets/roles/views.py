@@ -27,6 +27,8 @@ MOVES = frozenset({
 NOT_ZERO_AT_ZERO = (
     "acos", "cos", "cosh", "erfc", "exp", "exp2", "log", "logistic", "pow", "rsqrt",
 )  # fmt: skip
+Factor = float | np.ndarray | None
+"""A constant factor: a number, one for each turn of a loop, or None where it is neither."""
 _LINEAR = MOVES | {"dot_general", "gather", "mul", "neg", "reduce_sum"}
 
 
@@ -61,7 +63,7 @@ class View:
     linear: bool = True  # whether it was moved and multiplied alone, and no other function taken
     vanishes: bool = True  # whether the value is 0 where the leaf is, its roots aside
     normalized: bool = False  # whether it was divided by its own length or deviation
-    scale: float = 1.0  # the constant by which it was multiplied
+    scale: Factor = 1.0  # the constant by which it was multiplied
 
     def spans(self) -> list[Span]:
         """The spans along axes of the leaf."""
@@ -142,6 +144,32 @@ class Constant:
             return None
         array = np.asarray(value, np.float64)
         return float(array.flat[0]) if np.all(array == array.flat[0]) else None
+
+    def factor(self, loops: tuple[tuple[Path, int], ...]) -> Factor:
+        """The value as a factor of what is in some loops."""
+        each: Constant | None = self
+        length = 0
+        while each is not None and each.value is None:
+            if each.turn is not None:
+                loop, each = each.turn
+                length = dict(loops).get(loop, 0)
+                break
+            varying = [a for a in each.args if a.turn or a.equation is not None or a.value is None]
+            moves = each.equation is not None and each.equation.primitive.name in MOVES
+            if len(varying) != 1 or not moves:
+                break
+            each = varying[0]
+        if not length or each is None:
+            return self.number()
+        value = each.get()
+        return None if value is None else np.asarray(value, np.float64).reshape(length, -1)[:, 0]
+
+
+def times(one: Factor, two: Factor, how: str = "mul") -> Factor:
+    """The product of two factors, or their quotient."""
+    if one is None or two is None:
+        return None
+    return one * two if how == "mul" else one / two
 
 
 def derive(
@@ -237,7 +265,7 @@ def _move(
         rooted=view.rooted or name in ("sqrt", "rsqrt"),
         vanishes=view.vanishes and name not in NOT_ZERO_AT_ZERO,
         linear=view.linear and (name in _LINEAR or (name == "div" and at == 0)),
-        scale=_scale(name, args, at, view.scale),
+        scale=_scale(name, args, at, view.scale, loops),
     )
 
 
@@ -352,10 +380,11 @@ def _contract(numbers: Any, at: int, axes: tuple[Axis, ...], shape: Any) -> tupl
     return (*(axes[p] for p in batch), *(blank + free if at else free + blank))
 
 
-def _scale(name: str, args: list[Any], at: int, scale: float) -> float:
+def _scale(
+    name: str, args: list[Any], at: int, scale: Factor, loops: tuple[tuple[Path, int], ...]
+) -> Factor:
     """The constant by which a leaf is multiplied, with that of a product or quotient."""
-    if name == "mul" or (name == "div" and at == 0):
-        number = args[1 - at].number() if isinstance(args[1 - at], Constant) else None
-        if number:
-            return scale * number if name == "mul" else scale / number
-    return scale
+    is_scaled = name == "mul" or (name == "div" and at == 0)
+    if not is_scaled or not isinstance(args[1 - at], Constant):
+        return scale
+    return times(scale, args[1 - at].factor(loops), name)

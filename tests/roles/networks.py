@@ -1061,6 +1061,21 @@ def stacked_with_constants():
     return stacked(run, scales=[(0.5, k, 1.0) for k in range(1, 7)])
 
 
+@case
+def stacked_with_constants_of_multipliers():
+    def run(p, x):
+        def body(x, turn):
+            w1, w2, a, scale = turn
+            return 0.5 * x + scale * a * (jax.nn.relu(x @ w1) @ w2), None
+
+        return lax.scan(body, x, (p["w1"], p["w2"], p["a"], jnp.arange(1.0, 7.0)))[0]
+
+    return stacked(
+        run, lambda: {"a": f(6)}, roles={"multiplier": "a"},
+        scales=[(0.5, k, 1.0) for k in range(1, 7)],
+    )  # fmt: skip
+
+
 def stack_made_at_run_time(run):
     """Leaves of four blocks, stacked when the network runs."""
     params = {**blocks(two, 4), "head": f(D, 10)}
