@@ -83,7 +83,9 @@ def _places(traced: Trace, leaves: Collection[str]) -> dict[Path, Place]:
             continue
         for operand, use in node.uses:
             view = max(use.views, key=lambda view: view.size, default=None)
-            if view is not None and traced.paths[view.leaf] in leaves:
+            if view is None or (node.name == "add" and not _is_itself(view)):
+                continue  # what is added is another number than the leaf
+            if traced.paths[view.leaf] in leaves:
                 path = traced.graph.whole(node.paths[0])
                 out = traced.graph.equations[path][2][0]
                 # A choice by platform stays whole, if it gives what the step does.
@@ -93,6 +95,11 @@ def _places(traced: Trace, leaves: Collection[str]) -> dict[Path, Place]:
     if idle:
         raise ValueError(f"leaf {min(idle)!r} meets the data in no layer or sum; expected one.")
     return places
+
+
+def _is_itself(view: View) -> bool:
+    """Whether a leaf is moved alone."""
+    return view.linear and isinstance(view.scale, float) and view.scale == 1
 
 
 def _joined(

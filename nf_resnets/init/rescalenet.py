@@ -212,7 +212,9 @@ def rescale_biases(
 
     biases = measured_pass(network, params, inputs, paths, _centered)(params, inputs)
     return role_map.map(
-        lambda leaf, value: cast_like(value, biases[leaf.path]) if leaf.path in paths else value,
+        lambda leaf, value: (
+            cast_like(value, biases[leaf.path].reshape(leaf.shape)) if leaf.path in paths else value
+        ),
         params,
     )
 
@@ -220,8 +222,10 @@ def rescale_biases(
 def _centered(equation: Any, args: list[Any], place: Place) -> tuple[jax.Array, jax.Array]:
     """Adds minus the means of the channels."""
     x = args[1 - place.operand]
-    axes = [axis[-1].axis for axis in place.view.axes]
-    channels = axes.index(max(axes))  # the operand's axis that is the last one of the leaf
+    # The operand's axis that is the longest one of the leaf, of equal ones the last.
+    spans = [axis[-1] for axis in place.view.axes]
+    lengths = [(span.size * (span.axis >= 0), span.axis) for span in spans]
+    channels = lengths.index(max(lengths))
     others = [axis for axis in range(x.ndim) if axis != channels]
     bias = -x.astype(jnp.float32).mean(axis=tuple(others))
     return x + jnp.expand_dims(bias, others).astype(args[place.operand].dtype), bias

@@ -116,3 +116,21 @@ def test_a_network_without_channel_biases_is_refused():
         init.rescale_biases(
             {"stem": {"kernel": np.ones((3, 3, 3, 4))}}, network=None, inputs=(np.ones(1),)
         )
+
+
+ONE = functools.partial(init.rescale_biases, rules=Rules(channel_bias="^b$"))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (3, 1, 1)])
+def test_channels_are_the_long_axis_of_the_leaf(shape):
+    images = _images(6, 3)  # all axes of a picture have the same length
+    network = jax.vmap(lambda params, x: x + params["b"], (None, 0))
+    found = ONE({"b": np.ones(shape, "float32")}, network=network, inputs=(images,))["b"]
+    others = tuple({0, 1, 2, 3} - {1 + shape.index(3)})
+    assert found.shape == shape
+    np.testing.assert_allclose(found.ravel(), -images.mean(others), atol=TOLERANCE)
+
+
+def test_a_multiple_of_a_leaf_is_no_bias_that_can_be_set():
+    with pytest.raises(ValueError, match="'b' meets the data in no layer or sum"):
+        ONE({"b": np.ones((1, 3))}, network=lambda p, x: x + p["b"] / 2, inputs=(np.ones((2, 3)),))
