@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 
 from nf_resnets.roles.flow import Flow
 from nf_resnets.roles.graph import matching, trace
@@ -317,6 +318,9 @@ class Reading:
         assert main is not None
         if any(use.kind is Kind.OPAQUE for use in uses):
             self._doubt(at, "reaches a layer on a way that cannot be followed; expected keep=")
+        dtype = self.trace.program.in_avals[at].dtype
+        if main.kind is Kind.WEIGHT and not jnp.issubdtype(dtype, jnp.inexact):
+            self._doubt(at, f"is a weight of {dtype}; expected floating-point numbers, or keep=")
         views = [view for _, use in self.flow[main.node].uses for view in use.views]
         product = max((view.size for view in views if view.contracted), default=0)
         other = max((view.size for view in views if not view.contracted), default=0)

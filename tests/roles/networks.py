@@ -1641,6 +1641,16 @@ def part_of_the_way():
 
 
 @case
+def quantized():
+    layers = {"w1": jax.ShapeDtypeStruct((D, D), jnp.int8), "s": f(1, D), "w2": f(D, D)}
+
+    def body(p, x):
+        return x + jnp.tanh(x @ (p["w1"] * p["s"])) @ p["w2"]
+
+    return on_vectors(body, lambda: layers, branches="", doubt="'l0/w1' .*a weight of int8; .*keep")
+
+
+@case
 def sum_of_many():
     """A loss of more terms than Python calls nest."""
     params = two() | {"head": f(D, 10)}
