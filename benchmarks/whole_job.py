@@ -5,7 +5,7 @@ left out, SGD with momentum, L2 and Fixup's slow scalars, a rate that is halved,
 each pass; 24 or 96 runs of four rates that none diverges at. PyTorch's processes share the runs
 evenly, with one thread each, as somebody writes it who has an afternoon: a loop over runs.
 
-Cost: five minutes on two cores; ``--quick`` one.
+Cost: half an hour on two slow cores; ``--quick`` two minutes.
 """
 
 from __future__ import annotations
@@ -59,13 +59,17 @@ def measure(*, quick: bool) -> Iterator[Row]:
         )
 
 
+def axes(runs: int) -> tuple[str, str]:
+    """The grid of so many runs."""
+    return f"peak_lr=2^{RATES[0]}:2^{RATES[-1]}", f"seed=0:{runs // len(RATES) - 1}"
+
+
 def sweep(
     runs: int, model: str, epochs: int, *options: str, first: list[float] | None = None
 ) -> float:
     """Makes the runs by the command; the seconds of it, and those to the first row into a list."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "sweep"
-        grid = (f"peak_lr=2^{RATES[0]}:2^{RATES[-1]}", f"seed=0:{runs // len(RATES)}")
         start, over = time.perf_counter(), threading.Event()
 
         def watch() -> None:
@@ -79,8 +83,8 @@ def sweep(
         watcher.start()
         try:
             subprocess.run(
-                [sys.executable, "-m", "nf_resnets", "sweep", "--grid", *grid, "--model", model,
-                 "--epochs", str(epochs), "--out", str(out), *options],
+                [sys.executable, "-m", "nf_resnets", "sweep", "--grid", *axes(runs),
+                 "--model", model, "--epochs", str(epochs), "--out", str(out), *options],
                 cwd=fresh.ROOT, check=True, capture_output=True,
             )  # fmt: skip
         finally:

@@ -1,10 +1,16 @@
-"""The job in PyTorch is a training that learns, or its seconds would say nothing."""
+"""Both sides make the same number of runs, and the job in PyTorch is a training that learns."""
 
 import pytest
 
 pytest.importorskip("torch")
 
 from benchmarks import whole_job
+from nf_resnets.sweep import settings
+
+
+@pytest.mark.parametrize("runs", whole_job.LIMITS)
+def test_the_sweep_makes_as_many_runs_as_pytorch(runs):
+    assert len(settings.points(settings.parse(whole_job.axes(runs)))) == runs
 
 
 @pytest.mark.slow
