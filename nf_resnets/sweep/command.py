@@ -185,11 +185,12 @@ def _run(options: Options, sweep: Sweep, title: str) -> Result | None:
 
 
 def refuse_without_rows(folder: Path) -> None:
-    """Refuses a folder with a table of results, but without the rows that it was made of."""
-    table = folder / "rows.csv"
-    if table.exists() and not any(folder.glob("rows-*.jsonl")):
+    """Refuses a folder with files of the results, but without the rows that they were made of."""
+    names = ("rows.csv", "settings.json", "table.txt", "figure.png", "report.html")
+    there = [folder / name for name in names if (folder / name).exists()]
+    if there and not any(folder.glob("rows-*.jsonl")):
         raise ValueError(
-            f"{table} is there without the rows-*.jsonl that it is made of: an earlier version or "
+            f"{there[0]} is there without the rows-*.jsonl that it is made of: an earlier version or "
             "somebody else wrote it. It can be read, but not gone on with; choose another folder "
             "with --out."
         )

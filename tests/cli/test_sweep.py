@@ -107,9 +107,10 @@ def test_bad_input_is_refused_in_one_sentence_before_anything_starts(
     assert time.monotonic() - start < 20  # a grid that is made, or a network, takes longer
 
 
-def test_a_table_without_its_rows_is_not_overwritten(tmp_path):
+@pytest.mark.parametrize("name", ["rows.csv", "settings.json"])
+def test_a_file_without_its_rows_is_not_overwritten(name, tmp_path):
     """An earlier version or somebody else has written it."""
-    (tmp_path / "rows.csv").write_text("scheme,accuracy\nmine,0.5\n")
-    with pytest.raises(ValueError, match=r"rows.csv is there without the rows-\*.jsonl that it is"):
+    (tmp_path / name).write_text("mine\n")
+    with pytest.raises(ValueError, match=rf"{name} is there without the rows-\*.jsonl that it is"):
         command.run(Options(out=tmp_path), {"seed": (0,)}, {"model": "wrn-10-1"}, "Sweep")
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
