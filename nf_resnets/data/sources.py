@@ -188,18 +188,21 @@ def from_npz(path: str | os.PathLike[str]) -> Dataset:
       ValueError: if the file cannot be read, an array is missing, or they cannot be trained on.
     """
     data = places.read_file(path)
+    expected = " or ".join(f"{each[0]} and {each[1]}" for each in _ARRAYS)
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            names = next(each for each in _ARRAYS if each[0] in arrays)
-            images, labels = (arrays[name] for name in names[:2])
-            has_test = any(name in arrays for name in names[2:])
-            test = tuple(arrays[name] for name in names[2:]) if has_test else None
-    except Exception as error:  # NumPy, zipfile and zlib each raise their own
-        expected = " or ".join(f"{each[0]} and {each[1]}" for each in _ARRAYS)
+            names = next((each for each in _ARRAYS if each[0] in arrays), _ARRAYS[0])
+            wanted = names if {*names[2:]} & {*arrays} else names[:2]
+            missing = [name for name in wanted if name not in arrays]
+            found = [] if missing else [arrays[name] for name in wanted]
+    except Exception:  # NumPy, zipfile and zlib each raise their own
         raise ValueError(
-            f"{path} cannot be read ({error!r}); expected an .npz file with {expected}."
+            f"{path} cannot be read; expected an .npz file with {expected}, without pickle."
         ) from None
-    return from_arrays(images, labels, test=test, name=str(path))
+    if missing:
+        raise ValueError(f"{path} has no array {missing[0]}; expected {expected}.")
+    images, labels, *test = found
+    return from_arrays(images, labels, test=tuple(test) or None, name=str(path))
 
 
 def from_folder(
@@ -233,10 +236,11 @@ def from_folder(
     test = _files(tests[0]) if has_splits else {}
     names = list(train)
     if len(names) < 2 or (has_splits and not test) or not test.keys() <= train.keys():
+        found = f"{', '.join(names) or 'no class'} to train on" + (
+            f" and {', '.join(test) or 'no class'} to test on" if has_splits else ""
+        )
         raise ValueError(
-            f"{folder} has the classes {', '.join(names) or 'none'} to train on and "
-            f"{', '.join(test) or 'none'} to test on; expected a folder of images for each of two "
-            "or more classes."
+            f"{folder} has {found}; expected a folder of images for each of two or more classes."
         )
     if not has_splits and {name.lower() for name in names} & {"train", "training", *_TESTS}:
         raise ValueError(
