@@ -81,10 +81,14 @@ def finish(command: Callable[[], int | None]) -> int:
 def printable(text: Any) -> str:
     r"""A text without what would steer a terminal: what files hold may come from anybody.
 
+    Of the system's errors it is the file and what is wrong with it, without their number.
+
     Example:
       >>> printable(chr(27) + "[31m")
       '\\x1b[31m'
     """
+    if isinstance(text, OSError) and text.filename is not None and text.strerror:
+        text = f"{text.filename}: {text.strerror}."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 def try_folder(path: str | os.PathLike[str]) -> Path:
     """Expands ``~``, makes the folder where it is missing, and writes a trial file in it."""
     folder = Path(path).expanduser()
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise FileExistsError(f"{folder} is no folder; expected a folder, or a new name.")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(1 << 14))  # more than a file system keeps beside its folders

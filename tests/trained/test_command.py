@@ -88,7 +88,7 @@ def test_mistakes_end_with_a_sentence(home, tmp_path, capsys):
         return command.Tune(net, tmp_path / "x", settings=how)
 
     for each, message in (
-        (command.Predict(net, (tmp_path / "gone.png",)), "No such file or directory: '"),
+        (command.Predict(net, (tmp_path / "gone.png",)), "gone.png: No such file or directory."),
         (command.Predict(net), "holds a network for images; expected image files"),
         (command.Predict(net, sentence=("hello",)), "holds a network for images; expected image"),
         (command.Predict(cut, (good,)), "cut.safetensors cannot be read"),
