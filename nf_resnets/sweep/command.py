@@ -186,13 +186,13 @@ def _run(options: Options, sweep: Sweep, title: str) -> Result | None:
 
 def refuse_without_rows(folder: Path) -> None:
     """Refuses a folder with files of the results, but without the rows that they were made of."""
-    names = ("rows.csv", "settings.json", "table.txt", "figure.png", "report.html")
+    names = ("rows.csv", "settings.json", "table.txt", "figure.png", "report.html", "compiled")
     there = [folder / name for name in names if (folder / name).exists()]
     if there and not any(folder.glob("rows-*.jsonl")):
         raise ValueError(
-            f"{there[0]} is there without the rows-*.jsonl that it is made of: an earlier version or "
-            "somebody else wrote it. It can be read, but not gone on with; choose another folder "
-            "with --out."
+            f"{there[0]} is there without the rows-*.jsonl that it is made of: an earlier version "
+            "or somebody else wrote it. It can be read, but not gone on with; choose another "
+            "folder with --out."
         )
 
 

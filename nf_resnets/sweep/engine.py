@@ -5,10 +5,10 @@ Runs are grouped by program, and a group is cut into equal waves.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
-import shutil
 import threading
 import time
 import traceback
@@ -178,7 +178,10 @@ def make(
     of_all = rows.read()
     there = {plan.key: of_all[plan.key] for plan in plans if plan.key in of_all}
     if all(plan.key in there for plan in plans) and hosts.is_process_zero():
-        shutil.rmtree(folder, ignore_errors=True)
+        for checkpoints in _of_waves(folder):
+            checkpoints.delete()
+        with contextlib.suppress(OSError):  # something else is in it
+            folder.rmdir()
     return Outcome(there, hosts.any_process(stop()), programs.compiled)
 
 
@@ -205,11 +208,16 @@ def is_at_work() -> bool:
     return any(thread.name == _THREAD for thread in threading.enumerate())
 
 
+def _of_waves(folder: Path) -> list[Checkpoints]:
+    """The checkpoints in a folder, by the names of waves; others may keep theirs there."""
+    return [Checkpoints(path) for path in sorted(folder.glob("[0-9a-f]" * 20))]
+
+
 def _begun(folder: Path) -> list[list[str]]:
     """The keys of the waves that have checkpoints."""
-    if not hosts.is_process_zero() or not folder.is_dir():
+    if not hosts.is_process_zero():
         return []
-    all_facts = (Checkpoints(path).facts() for path in sorted(folder.iterdir()))
+    all_facts = (checkpoints.facts() for checkpoints in _of_waves(folder))
     return [facts["keys"] for facts in all_facts if facts is not None]
 
 
@@ -385,7 +393,7 @@ class _Work:
             with self.lock:
                 self.queue[:0] = [wave[:half], wave[half:]]
             return
-        shutil.rmtree(place, ignore_errors=True)
+        Checkpoints(place).delete()
         failed = [
             row_of(plan, "oom" if oom else "failed", f"{type(error).__name__}: {text}")
             | {"traceback": traceback.format_exc()}

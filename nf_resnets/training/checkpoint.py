@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -66,8 +65,11 @@ class Checkpoints:
             return {name: file[name] for name in names or file.files}
 
     def delete(self) -> None:
-        """Removes them and their folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Removes them, and their folder unless something else is in it."""
+        with contextlib.suppress(OSError):
+            for name in (*(f"{step}.npz" for step in self.steps()), "part", "lock"):
+                (self.folder / name).unlink(missing_ok=True)
+            self.folder.rmdir()
 
 
 def _named(tree: Any) -> dict[str, Any]:

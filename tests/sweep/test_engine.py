@@ -46,6 +46,13 @@ def test_only_what_is_missing_is_made(tmp_path, twin):
     assert len(run(tmp_path, plans(3))[1].rows) == 3
 
 
+def test_checkpoints_of_others_stay(tmp_path):
+    Checkpoints(tmp_path / "checkpoints" / "mine").save(7, {}, {"by": "another program"})
+    run(tmp_path, plans(1))
+    assert left(tmp_path) == ["mine"]
+    assert Checkpoints(tmp_path / "checkpoints" / "mine").steps() == [7]
+
+
 def test_rows_are_finite_or_diverged_at_the_step(tmp_path, twin):
     bad = [
         dataclasses.replace(plan, settings={**plan.settings, "bad_step": 7}) for plan in plans(1)
