@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -67,7 +68,7 @@ class Train:
         _make(self, out, {}, partial(fit.fit_one, task, settings))
         if samples is not None:
             _write_samples(samples, dataset)
-            print(f"Images to try it on: {program()} predict {out} {samples}/*.png")
+            print(f"Images to try it on: {program()} predict {_typed(out)} {_typed(samples)}/*.png")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +108,7 @@ class TrainTranslator:
             fit_translation, pairs, self.scheme, self.recipe, dtype=self.dtype, tested=self.tested
         )
         _make(self, out, {"dataset": self.dataset}, make)
-        print(f'{program()} predict {out} --sentence "{pairs.test.source[0]}"')
+        print(f'{program()} predict {_typed(out)} --sentence "{pairs.test.source[0]}"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +146,7 @@ class FromTorch:
         leaves = jax.tree.leaves(network.variables)
         print(f"{path}: {sum(leaf.size for leaf in leaves):,} numbers in {len(leaves)} leaves, "
               f"laid out as {network.notes['from_torch']}")  # fmt: skip
-        print(f"  {program()} show {path}")
+        print(f"  {program()} show {_typed(path)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,7 +311,12 @@ class Export:
         print(f"{path}: {path.stat().st_size:,} bytes, for {', '.join(self.platforms)}")
         print(f"  from pixels float32 [b, {shape}], 0 to {inputs.max_value:g}, "
               f"to logits float32 [b, {len(inputs.class_names)}]")  # fmt: skip
-        print(f'  jax.export.deserialize(bytearray(open("{path}", "rb").read())).call(pixels)')
+        print(f'  jax.export.deserialize(bytearray(open({str(path)!r}, "rb").read())).call(pixels)')
+
+
+def _typed(path: Path) -> str:
+    """A path as a shell reads it."""
+    return shlex.quote(str(path))
 
 
 def _device() -> str:
