@@ -46,7 +46,7 @@ def processor() -> str:
 
 
 def small_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled") -> str | None:
-    """How to shorten a CPU's steps where Linux gives huge pages to who asks, and nobody asked."""
+    """How to shorten a CPU's steps where Linux gives huge pages on request only, or None."""
     if jax.devices()[0].platform != "cpu" or "malloc.hugetlb" in os.environ.get(
         "GLIBC_TUNABLES", ""
     ):
@@ -57,6 +57,6 @@ def small_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled") ->
     except OSError:
         return None
     return (
-        "Memory comes in small pages: with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 before the "
-        "command, steps of deep networks, and on images of 32x32, take about 0.85 of the time."
+        "Start the command with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 to get huge pages: steps of "
+        "deep networks, or on images of 32x32, then take about 0.85 of the time."
     )

@@ -88,7 +88,8 @@ def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
     missing = ([plan for plan in plans if plan.key not in rows] for plans in groups)
     left = [plans for plans in missing if plans]
     done = sweep.size - sum(map(len, left))
-    print(f"Grid: {sweep.size:,} runs" + (f", {done:,} of them done" if done else ""))
+    of_them = f", {done:,} of them done" if done else ""
+    print(f"Grid: {sweep.size:,} run{'s'[: sweep.size != 1]}{of_them}")
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
@@ -108,9 +109,10 @@ def _timed(execution: Execution, rows: Sequence[Row], left: Sequence[Sequence[Pl
         seconds += runs * plan.num_steps * (each or 0.0)
         unknown += each is None
         step = "" if each is None else f", {1e3 * each:.3g} ms a step"
-        print(f"  {for_topology.describe(plan)}: {runs:,} runs of {plan.num_steps:,} steps{step}")
+        print(f"  {for_topology.describe(plan)}: {runs:,} run{'s'[: runs != 1]} of "
+              f"{plan.num_steps:,} steps{step}")  # fmt: skip
     if unknown:
-        print(f"Time: unknown until a run of each program has finished; {unknown} have none")
+        print(f"Time: unknown until a run of each program has finished (missing: {unknown})")
         return
     print(
         f"Time: about {duration_text(seconds / workers)} on {device_name()}, without compiling"
