@@ -99,7 +99,7 @@ def cut(plans: Iterable[Plan], most: int, begun: Iterable[Sequence[str]] = ()) -
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """How runs are made; nothing of it changes a run's numbers."""
+    """How runs are made. It changes numbers by rounding only, which training amplifies."""
 
     workers: int = 0
     """Waves at work at a time; 0 for one a core on a CPU (up to 8), one elsewhere."""

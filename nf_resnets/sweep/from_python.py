@@ -46,7 +46,7 @@ def run(
         ``settings["learning_rate"]`` is the schedule of the run's rate, a function of the step.
       name: of network and optimizer.
       show: whether progress is printed.
-      execution: how the runs are made; no number depends on it.
+      execution: how the runs are made; it changes numbers by rounding only.
       **settings: the other settings, where they are not the defaults.
 
     Returns:
