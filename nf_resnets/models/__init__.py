@@ -1,5 +1,8 @@
 """Networks as Flax modules, each with whatever a scheme's anatomy asks for."""
 
+import importlib
+from typing import Any
+
 from nf_resnets.models.architectures import ARCHITECTURES, Architecture, make
 from nf_resnets.models.branch import DynamicTanh
 from nf_resnets.models.conv import conv
@@ -21,3 +24,9 @@ __all__ = [
     "DynamicTanh", "FixupNorm", "Multiplier", "ResNet", "ScalarBias",
     "ScaledWSConv", "SkipInit", "Transformer", "WideResNet", "conv", "dtype_of", "make",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "nnx_parts":  # imports Flax NNX
+        return importlib.import_module("nf_resnets.models.nnx_parts")
+    raise AttributeError(f"module 'nf_resnets.models' has no attribute {name!r}")
