@@ -58,13 +58,16 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
       **options: of the network's class, ``num_classes`` for one.
 
     Raises:
-      ValueError: if no network has that name, or the scheme is not for it.
+      ValueError: if no network has that name, the scheme is not for it, or it has no such option.
 
     Example:
       >>> make("wrn-28-10", "fixup", num_classes=100).num_branches
       12
     """
     architecture, numbers = _parsed(name)
+    fields = {each.name for each in dataclasses.fields(architecture.network)}
+    if unknown := [each for each in options if each not in fields]:
+        raise ValueError(f"{unknown[0]}={options[unknown[0]]} found; {name} has no such option.")
     channels = options.get("stem_channels", 1)
     if channels > 10**6:
         raise ValueError(f"stem_channels={channels:.4g} found; expected at most 1,000,000.")

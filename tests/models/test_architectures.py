@@ -29,3 +29,8 @@ def test_other_names_are_refused_in_one_sentence(name):
     with pytest.raises(ValueError, match="found; expected cifar-resnet") as error:
         make(name, "fixup")
     assert "\n" not in str(error.value)
+
+
+def test_options_that_a_network_does_not_have_are_refused():
+    with pytest.raises(ValueError, match="remat=True found; vgg-16 has no such option"):
+        make("vgg-16", "plain", num_classes=10, remat=True)
