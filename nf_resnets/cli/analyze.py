@@ -120,6 +120,8 @@ def page_of(options: Analyze) -> Page:
 def _page_of_function(name: str, key: jax.Array) -> Page:
     """A network of the user's own, whose structure is read off its computation."""
     module, _, function = name.partition(":")
+    if not all(map(str.isidentifier, (*module.split("."), function))):
+        raise ValueError(f"--network {name} found; expected module:function.")
     sys.path.insert(0, os.getcwd())
     make = getattr(importlib.import_module(module), function, None)
     if make is None:
@@ -136,6 +138,12 @@ def _page_of_file(options: Analyze, key: jax.Array) -> Page:
     family = _family(architectures.architecture_of(loaded.model), f"--file {options.file}")
     dataset = data.load(options.dataset, options.data_dir)
     images, labels = _batch(dataset, options)
+    channels = images_of(loaded).shape[-1]
+    if images.shape[-1] != channels:
+        raise ValueError(
+            f"--dataset {options.dataset} has images of {images.shape[-1]} channels, and the "
+            f"network of {options.file} takes {channels}; expected the same number."
+        )
     if list(dataset.class_names) != list(images_of(loaded).class_names):
         labels = jnp.argmax(loaded.model.apply(loaded.variables, images), axis=-1)
     return _measure_model(loaded.model, family, dict(loaded.variables), images, labels, key)
@@ -152,6 +160,8 @@ def _family(architecture: architectures.Architecture, what: str) -> str:
 
 def _batch(dataset: data.Dataset, options: Analyze) -> tuple[jax.Array, jax.Array]:
     """Normalized images ``[B, H, W, C]`` and labels ``[B]``, chosen by the seed."""
+    if options.batch_size < 1:
+        raise ValueError(f"--batch-size {options.batch_size} found; expected 1 or more.")
     rng = np.random.default_rng(options.seed)
     chosen = rng.permutation(len(dataset.train.labels))[: options.batch_size]
     images = data.normalize(dataset.train.images[chosen], dataset.mean, dataset.std)

@@ -69,8 +69,8 @@ def make(name: str, scheme: str | schemes.Scheme, **options: Any) -> Any:
     if unknown := [each for each in options if each not in fields]:
         raise ValueError(f"{unknown[0]}={options[unknown[0]]} found; {name} has no such option.")
     channels = options.get("stem_channels", 1)
-    if channels > 10**6:
-        raise ValueError(f"stem_channels={channels:.4g} found; expected at most 1,000,000.")
+    if not 1 <= channels <= 10**6:
+        raise ValueError(f"stem_channels={channels:.4g} found; expected 1 to 1,000,000.")
     return architecture.build(*numbers, scheme=scheme, **options)
 
 

@@ -111,6 +111,12 @@ class Execution:
     save_seconds: float = 60.0
     """Seconds between two checkpoints of a wave."""
 
+    def check(self) -> None:
+        """Refuses numbers that are out of their range."""
+        for name, value in vars(self).items():
+            if not value >= 0:
+                raise ValueError(f"{name}={value} found; expected a number of at least 0.")
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -149,9 +155,11 @@ def make(
       devices: the devices to train on; by default all, of every process.
 
     Raises:
-      ValueError: if devices or a batch do not divide by ``execution.devices_per_run``.
+      ValueError: if a number of ``execution`` is negative, or devices or a batch do not divide by
+        ``devices_per_run``.
       OSError: if rows or checkpoints cannot be written.
     """
+    execution.check()
     devices = list(jax.devices() if devices is None else devices)
     mesh = sweep_mesh(devices, execution.devices_per_run or len(devices))
     for plan in {plan.program: plan for plan in plans}.values():

@@ -94,6 +94,7 @@ class Options:
 def check(options: Options) -> None:
     """Refuses options that are out of their range."""
     parse_target(options.target)
+    options.execution.check()
     index, count = options.shard
     if not 0 <= index < count:
         raise ValueError(f"--shard {index} {count} found; expected I N with 0 <= I < N.")

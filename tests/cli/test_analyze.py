@@ -91,6 +91,9 @@ def test_a_trained_network_has_a_page(tmp_path):
         ({"scheme": "t_fixup"}, "is for transformer networks"),
         ({"file": Path("nothing.safetensors")}, "nothing.safetensors"),
         ({"network": "nothing_of_mine:make"}, "nothing_of_mine"),
+        ({"network": "../mine.py:make"}, "--network ../mine.py:make found; expected module:"),
+        ({"batch_size": 0}, "--batch-size 0 found"),
+        ({"stem_channels": -1}, "stem_channels=-1 found"),
     ],
 )
 def test_bad_options_end_in_one_sentence(tmp_path, changes, message):

@@ -82,6 +82,8 @@ NINES = "9" * 400
     [
         (("--grid", "batch_size=32,2048"), "batch_size=2048 found for a training split"),
         (("--shard", "2", "2"), "--shard 2 2 found; expected I N with 0 <= I < N."),
+        (("--workers", "-1"), "workers=-1 found; expected a number of at least 0."),
+        (("--save-seconds", "nan"), "save_seconds=nan found; expected a number of at least 0."),
         # Sizes from outside are bounded before XLA sees them.
         (("--model", "wrn-100000000006-1"), "expected cifar-resnet-(6n+2)"),
         (("--model", f"cifar-resnet-{NINES}"), "expected cifar-resnet-(6n+2)"),
