@@ -210,6 +210,8 @@ class Predict:
         if isinstance(trained.inputs, Sentences):
             self._translate(trained, trained.inputs)
             return 0
+        if self.top < 1:
+            raise ValueError(f"--top {self.top} found; expected 1 or more.")
         if self.sentence or not self.images:
             raise TrainedError(f"{self.file} holds a network for images; expected image files.")
         files, images, failed = [], [], False

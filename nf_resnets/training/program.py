@@ -112,6 +112,8 @@ def build(
     batch on which data-dependent schemes are calibrated, ``make_test(states)`` makes ``test`` for
     states of these shapes; ``fields`` are the other attributes of the program.
     """
+    if fields["num_steps"] < 1:
+        raise ValueError(f"num_steps={fields['num_steps']} found; expected 1 or more.")
     stacked = state_shapes(mesh, initial, example, slots)
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
     # It is called once a run: compiling it takes longer than running it.

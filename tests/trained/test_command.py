@@ -90,6 +90,7 @@ def test_mistakes_end_with_a_sentence(home, tmp_path, capsys):
     for each, message in (
         (command.Predict(net, (tmp_path / "gone.png",)), "gone.png: No such file or directory."),
         (command.Predict(net), "holds a network for images; expected image files"),
+        (command.Predict(net, (good,), top=0), "--top 0 found; expected 1 or more"),
         (command.Predict(net, sentence=("hello",)), "holds a network for images; expected image"),
         (command.Predict(cut, (good,)), "cut.safetensors cannot be read"),
         (command.Show(text), "text.png cannot be read"),

@@ -91,6 +91,13 @@ def test_a_corpus_that_does_not_fit_the_model_is_refused(change, message):
         token_program(model, PAIRS, optimizer, mesh, how, start)
 
 
+def test_a_run_without_steps_is_refused():
+    mesh = training.make_mesh(devices=jax.devices()[:1])
+    start = training.Start(schemes.get("fixup"), 5, {"learning_rate": 0.01})
+    with pytest.raises(ValueError, match="num_steps=0 found; expected 1 or more"):
+        token_program(MODEL, PAIRS, optimizer, mesh, TokenTraining(60, 0), start)
+
+
 def test_a_start_is_the_network_s_own_draw_changed_by_the_scheme(program):
     start = training.Start(schemes.get("fixup"), 7, {"learning_rate": 0.01})
     found = training.unstack(program.begin([start]), 0)
