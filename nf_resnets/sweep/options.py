@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from nf_resnets.sweep.engine import Execution
+from nf_resnets.sweep.rows import check_shard
 from nf_resnets.sweep.select import METRICS
 from nf_resnets.training.tensorboard import TensorBoard
 from nf_resnets.training.wandb import WandB
@@ -95,10 +96,8 @@ def check(options: Options) -> None:
     """Refuses options that are out of their range."""
     parse_target(options.target)
     options.execution.check()
-    index, count = options.shard
-    if not 0 <= index < count:
-        raise ValueError(f"--shard {index} {count} found; expected I N with 0 <= I < N.")
-    if count > 1 and options.ray:
+    check_shard(options.shard)
+    if options.shard[1] > 1 and options.ray:
         raise ValueError("--ray found with --shard; expected one of the two.")
     if options.topology and not options.dry_run:
         raise ValueError(

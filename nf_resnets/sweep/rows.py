@@ -34,6 +34,13 @@ RESULTS = (
 """What a row has besides the settings of its run."""
 
 
+def check_shard(shard: tuple[int, int]) -> None:
+    """Refuses a part of a sweep that it does not have."""
+    index, count = shard
+    if not 0 <= index < count:
+        raise ValueError(f"--shard {index} {count} found; expected I N with 0 <= I < N.")
+
+
 class Rows:
     """The rows of a folder, where all processes of a sweep write.
 
@@ -49,6 +56,7 @@ class Rows:
     def __init__(
         self, folder: Path, shard: tuple[int, int] = (0, 1), *, writes: bool = True
     ) -> None:
+        check_shard(shard)
         self.folder, self.shard, self._writes = folder, shard, writes
         self.path = folder / f"rows-{shard[0]}-of-{shard[1]}.jsonl"
         self.damaged: list[str] = []
