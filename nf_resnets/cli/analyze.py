@@ -136,15 +136,17 @@ def _page_of_file(options: Analyze, key: jax.Array) -> Page:
     """A trained network; for images of other classes the loss is that of those it predicts."""
     loaded = trained.load(str(options.file))
     family = _family(architectures.architecture_of(loaded.model), f"--file {options.file}")
-    dataset = data.load(options.dataset, options.data_dir)
-    images, labels = _batch(dataset, options)
-    channels = images_of(loaded).shape[-1]
-    if images.shape[-1] != channels:
+    dataset, inputs = data.load(options.dataset, options.data_dir), images_of(loaded)
+    if (found := dataset.train.images.shape[-1]) != inputs.shape[-1]:
         raise ValueError(
-            f"--dataset {options.dataset} has images of {images.shape[-1]} channels, and the "
-            f"network of {options.file} takes {channels}; expected the same number."
+            f"--dataset {options.dataset} has images of {found} channels, and the network of "
+            f"{options.file} takes {inputs.shape[-1]}; expected the same number."
         )
-    if list(dataset.class_names) != list(images_of(loaded).class_names):
+    # As the network was trained, with white the same.
+    white = dataset.max_value / inputs.max_value
+    mean, std = (tuple(white * each for each in of) for of in (inputs.mean, inputs.std))
+    images, labels = _batch(dataclasses.replace(dataset, mean=mean, std=std), options)
+    if list(dataset.class_names) != list(inputs.class_names):
         labels = jnp.argmax(loaded.model.apply(loaded.variables, images), axis=-1)
     return _measure_model(loaded.model, family, dict(loaded.variables), images, labels, key)
 

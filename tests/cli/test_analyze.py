@@ -1,6 +1,7 @@
 """The command as a user runs it: what it writes, and what it refuses."""
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -77,11 +78,18 @@ def test_a_network_of_the_users_own_has_a_page(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_trained_network_has_a_page(tmp_path):
-    file, _ = saved(tmp_path / "mine.safetensors", "skipinit")
+    file, trained = saved(tmp_path / "mine.safetensors", "skipinit")
     Analyze(file=file, batch_size=16, out=tmp_path / "page")()
-    for row in rows_of(tmp_path / "page"):
+    rows = rows_of(tmp_path / "page")
+    for row in rows:
         # At initialisation both are 0.
         assert float(row["scalar"]) != 0 and float(row["branch"]) > 0
+    # Images are normalized as the network was trained, whatever they themselves would ask for.
+    (std,) = trained.inputs.std
+    inputs = dataclasses.replace(trained.inputs, std=(10 * std,))
+    dataclasses.replace(trained, inputs=inputs).save(tmp_path / "other.safetensors")
+    other = page_of(Analyze(file=tmp_path / "other.safetensors", batch_size=16)).rows
+    assert other[0]["input"] < 0.5 * float(rows[0]["input"])
 
 
 @pytest.mark.parametrize(
