@@ -574,9 +574,10 @@ class Residuals:
             elif node.name == "div":
                 is_zero = of_zero[0]
             else:
-                is_zero = all(of_zero)  # so that a sum of zeros is one, without a constant
-                if is_zero and node.name in SUMS:
-                    is_zero = not any(each.number() for _, each in node.constants)
+                is_zero = all(of_zero)  # so that a sum of zeros is one, without a number
+                if is_zero and node.name in SUMS:  # running means may have any
+                    numbers = (each.number() for _, each in node.constants if each.size == 1)
+                    is_zero = not any(numbers)
             if is_zero:
                 zero.add(at)
         return zero.issuperset(branch.ends)
