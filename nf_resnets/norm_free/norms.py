@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nf_resnets.norm_free.rewriting import NEUTRAL
-from nf_resnets.roles.flow import NONE, SUMS, Flow, reached
+from nf_resnets.roles.flow import NONE, SUMS, Flow, is_constant_factor, reached
 from nf_resnets.roles.graph import Node, Trace
 from nf_resnets.roles.uses import Kind, Use
 from nf_resnets.roles.views import MOVES
@@ -174,7 +174,11 @@ class _Finder:
                 shifts = [p for p, each in user.constants if each.size > 1] if constant else []
                 if user.name == "add" and shifts:
                     leaves |= {(user.id, p): 0.0 for p in shifts}
-                elif user.name not in MOVED and not any(k[0] == user.id for k in self._neutral):
+                elif not (
+                    user.name in MOVED
+                    or is_constant_factor(user)
+                    or any(k[0] == user.id for k in self._neutral)
+                ):
                     break
             elif user.name in SUMS:
                 region = flow.between(start, user.id)

@@ -89,11 +89,12 @@ class Flow:
                     self.normalized.add(at)
 
     def follows_norm(self, at: int) -> bool:
-        """Whether a value is normalized, but for shifts and scales by leaves."""
+        """Whether a value is normalized, but for constants, and shifts and scales by leaves."""
         for node in self.back(at):
             if node.id in self.normalized:
                 return True
-            if node.name not in MOVES and not (node.name in ("mul", "add") and node.uses):
+            by_leaf = node.name in ("mul", "add") and node.uses
+            if node.name not in MOVES and not by_leaf and not is_constant_factor(node):
                 return False
         return False
 
@@ -208,6 +209,12 @@ def reached(starts: Iterable[int], following: Callable[[int], Iterable[int] | No
         seen |= new
         todo += new
     return seen
+
+
+def is_constant_factor(node: Node) -> bool:
+    """Whether a step multiplies data by one number that is no leaf's."""
+    by_number = any(each.size == 1 for _, each in node.constants)
+    return by_number and (node.name == "mul" or (node.name == "div" and node.order == (0,)))
 
 
 def _is_mask(choice: Node) -> bool:

@@ -21,7 +21,7 @@ MOVES = frozenset({
     "broadcast_in_dim", "carry", "concatenate", "convert_element_type", "copy", "copy_p", "cut",
     "dynamic_slice", "expand_dims", "name", "optimization_barrier", "pad", "pcast", "pvary",
     "reduce_precision", "reshape", "rev", "sharding_constraint", "slice", "split", "squeeze",
-    "stack", "transpose",
+    "stack", "stop_gradient", "transpose",
 })  # fmt: skip
 """Steps that move numbers and compute none."""
 NOT_ZERO_AT_ZERO = (

@@ -81,6 +81,16 @@ class ScaleFirst(nn.Module):
         return scale * centred / jnp.sqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)
 
 
+class OfLength(nn.Module):
+    """A constant stands between the scale and the division by the length, which is held fixed."""
+
+    @nn.compact
+    def __call__(self, x):
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        length = jax.lax.stop_gradient(jnp.linalg.norm(x, axis=-1, keepdims=True))
+        return x / jnp.maximum(length, 1e-12) * x.shape[-1] ** 0.5 * scale
+
+
 def of_nnx():
     class Network(nnx.Module):
         def __init__(self, rngs):
@@ -166,6 +176,7 @@ NETWORKS = {
     "layer_before": partial(linen, nn.LayerNorm, before=True),
     "rms": partial(linen, nn.RMSNorm),
     "scale_first": partial(linen, ScaleFirst),
+    "of_length": partial(linen, OfLength),
     "group": partial(linen, partial(nn.GroupNorm, 4)),
     "slow_variance": partial(linen, partial(nn.LayerNorm, use_fast_variance=False)),
     "batch": partial(linen, partial(nn.BatchNorm, use_running_average=False)),
@@ -186,6 +197,7 @@ def test_it_is_the_network_without_norms(name):
     expected = by_hand(layers(new["network"]), new["parts"], X)
     assert_same(net.apply(new, X), expected)
     assert len(net.norms) == COUNT
+    assert not any(leaf.path.endswith("scale") for leaf in net.roles.leaves)
     count = sum(leaf.role is roles.Role.SCALAR_BIAS for leaf in net.roles.leaves)
     assert count == 3 * COUNT + 1
 
