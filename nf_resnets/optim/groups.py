@@ -72,7 +72,9 @@ def grouped(
             return (factor * value).astype(value.dtype) if label == "scalar" else value
 
         # A float32 weight decay or momentum would make the velocity of bfloat16 weights float32.
-        after = jax.tree.map(lambda new, old: new.astype(old.dtype), after, state)
+        after = jax.tree.map(
+            lambda new, old: new if new.dtype == old.dtype else new.astype(old.dtype), after, state
+        )
         return jax.tree.map(scaled, labels, updates), after
 
     return optax.GradientTransformationExtraArgs(init, update)

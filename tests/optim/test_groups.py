@@ -61,7 +61,9 @@ def test_the_groups_of_any_optimizer():
     scheme = dataclasses.replace(
         schemes.get("fixup"), scalars=Group((Role.MULTIPLIER,)), undecayed=Group((Role.HEAD,))
     )
-    optimizer = grouped(optax.adamw(0.5, weight_decay=0.2), scheme, NET_RULES)
+    no_noise = optax.add_noise(0.0, 0.55, jax.random.key(0))  # whose state has a key
+    inner = optax.chain(no_noise, optax.adamw(0.5, weight_decay=0.2))
+    optimizer = grouped(inner, scheme, NET_RULES)
     updates, _ = optimizer.update(NET, optimizer.init(NET), NET)
     # Half a unit in the last place of 1, over 1 - b2.
     np.testing.assert_allclose(updates["block_1"]["gain"], -0.05 * 1.2, rtol=6e-5)
