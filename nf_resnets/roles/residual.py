@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import jax.numpy as jnp
@@ -133,31 +133,31 @@ class Residuals:
 
     def summands(self, node: Node) -> list[tuple[int, int]]:
         """The summands of a sum and of the sums in it, each with the node that adds it."""
-        summands = []
-        for pred in node.preds:
-            at = self._sum_behind(pred)
-            summands += [(pred, node.id)] if at == NONE else self.summands(self._flow[at])
-        return summands
+        return [(term, adder) for term, adder, _ in self._terms(node)]
 
-    def _factors(self, node: Node) -> dict[int, Factor]:
-        """The summands of a sum and of the sums in it, each with its factor between the sums.
-
-        Of more than ``MOST_SUMMANDS`` it has the first.
-        """
-        factors: dict[int, Factor] = {}
-        todo: list[tuple[int, Factor]] = [(node.id, 1.0)]
-        while todo and len(factors) <= MOST_SUMMANDS:
-            term, factor = todo.pop()
-            at = term if term == node.id else self._sum_behind(term)
+    def _terms(self, node: Node) -> Iterator[tuple[int, int, Factor]]:
+        """Each summand with the node that adds it, and its factor between the sums."""
+        todo: list[tuple[int, int, Factor]] = [(node.id, NONE, 1.0)]
+        while todo:
+            term, adder, factor = todo.pop()
+            at = term if adder == NONE else self._sum_behind(term)
             if at == NONE:
-                other = factors.get(term, 0.0)
-                factors[term] = None if other is None or factor is None else other + factor
+                yield term, adder, factor
                 continue
             _, scale, by_leaf = self._flow.unscaled(term, at)
             factor = None if by_leaf else times(factor, scale)
             one, two = self._flow[at].preds
             of_two = times(factor, -1.0) if self._flow[at].name == "sub" else factor
-            todo += [(two, of_two), (one, factor)]
+            todo += [(two, at, of_two), (one, at, factor)]
+
+    def _factors(self, node: Node) -> dict[int, Factor]:
+        """The factor of each summand; of more than ``MOST_SUMMANDS`` of the first."""
+        factors: dict[int, Factor] = {}
+        for term, _, factor in self._terms(node):
+            other = factors.get(term, 0.0)
+            factors[term] = None if other is None or factor is None else other + factor
+            if len(factors) > MOST_SUMMANDS:
+                break
         return factors
 
     def _read_sum(self, node: Node) -> None:
