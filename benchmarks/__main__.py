@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -26,6 +27,7 @@ from nf_resnets.machine import device_name, versions
 
 Part = Literal["against_torch", "against_batch_norm", "growth", "together", "whole_job", "profile"]
 PARTS: tuple[Part, ...] = get_args(Part)
+AGAINST_TORCH = ("against_torch", "whole_job", "profile")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +76,12 @@ def main(settings: Settings) -> int:
     for name in settings.only:
         part = importlib.import_module(f"benchmarks.{name}")
         print(f"\n{part.TITLE}", flush=True)
-        if reason := getattr(part, "unavailable", lambda: "")():
-            skipped[name] = reason
-            print(f"  left out: {reason}")
+        if name in AGAINST_TORCH and importlib.util.find_spec("torch") is None:
+            skipped[name] = "PyTorch is not installed (pip install torch)"
+            print(f"  left out: {skipped[name]}")
+            continue
         start = time.perf_counter()
-        for row in () if reason else part.measure(quick=settings.quick):
+        for row in part.measure(quick=settings.quick):
             rows.append(row)
             seconds[name] = round(time.perf_counter() - start, 1)
             print(f"  {row.what} | {row.compared} | {row.ratio} {row.verdict}", flush=True)

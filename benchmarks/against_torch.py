@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -45,17 +44,6 @@ SAME_LOSS, SAME_LOSS_ROUNDED = 1e-5, 2e-2
 COMPARED = 6  # losses; later ones of a network that has begun to diverge say nothing
 
 EAGER_LIMIT, COMPILED_LIMIT = 0.9, 0.8
-
-
-def unavailable() -> str | None:
-    if importlib.util.find_spec("torch") is None:
-        return "PyTorch is not installed (pip install torch)"
-    if on_gpu():
-        import torch
-
-        if not torch.cuda.is_available():
-            return "JAX has a GPU here, and PyTorch has not"
-    return None
 
 
 def on_gpu() -> bool:
@@ -121,9 +109,6 @@ def step_times(case: Case, *, rounds: int, compiled: bool) -> Iterator[Row]:
         seconds = interleaved(functions, rounds, untimed=1)
     of = {name: [value / steps for value in values] for name, values in seconds.items()}
     numbers = {f"{name}_ms": [round(1000 * value, 3) for value in of[name]] for name in of}
-    numbers |= {
-        f"{name}_images_per_s": round(case.batch / float(np.median(of[name])), 1) for name in of
-    }
     limits = {"compiled": COMPILED_LIMIT if on_gpu() and case.dtype == "bfloat16" else None}
     limits |= {"eager": None if on_gpu() else EAGER_LIMIT}
     for name in names[1:]:

@@ -11,7 +11,6 @@ Cost: half an hour on two slow cores; ``--quick`` two minutes.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import subprocess
 import sys
@@ -29,10 +28,6 @@ TITLE = "A whole job: a sweep, against plain PyTorch with a process a core"
 MODEL, RATES, EPOCHS = "wrn-16-1", (-8, -7, -6, -5), 10
 LIMITS = {24: 0.9, 96: 0.75}
 FIRST_ROW = 8.0  # seconds
-
-
-def unavailable() -> str | None:
-    return None if importlib.util.find_spec("torch") else "PyTorch is not installed"
 
 
 def measure(*, quick: bool) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import types
@@ -23,7 +24,7 @@ def compilation_cache():
 def part(monkeypatch, *rows):
     """A part of the benchmarks that finds these rows."""
     module = types.ModuleType("benchmarks.growth")
-    module.TITLE, module.unavailable = "Growth", lambda: None
+    module.TITLE = "Growth"
     module.measure = lambda *, quick: iter(rows)
     monkeypatch.setitem(sys.modules, "benchmarks.growth", module)
 
@@ -59,3 +60,11 @@ def test_it_overwrites_nothing(monkeypatch, tmp_path):
     (tmp_path / "mine").write_text("text")
     assert run(tmp_path / "mine") == 2
     assert (tmp_path / "mine").read_text() == "text"
+
+
+def test_without_pytorch_what_is_compared_with_it_is_left_out(monkeypatch, tmp_path):
+    part(monkeypatch, row(0.8))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    command.main(command.Settings(only=(*command.AGAINST_TORCH, "growth"), out=tmp_path / "mine"))
+    kept = json.loads((tmp_path / "mine" / "bench.json").read_text())
+    assert list(kept["skipped"]) == [*command.AGAINST_TORCH] and len(kept["rows"]) == 1
