@@ -73,7 +73,8 @@ def train(
     Args:
       program: with at least as many slots as there are runs.
       starts: how the runs begin, unless there is a checkpoint: the start of each, or its state.
-      plans: what the runs are; a checkpoint of others is refused. By default they are numbered.
+      plans: what the runs are; a checkpoint of others is refused. By default they are numbered,
+        and known by the seeds, numbers and schemes that they start from, not by their data.
       checkpoints: where the wave is saved and resumed, and stays; None for neither.
       hooks: who is told.
       save_seconds: between two checkpoints.
@@ -87,15 +88,26 @@ def train(
     """
     if plans is None:
         plans = [
-            Plan({"run": number}, f"run {number}", program.num_steps, program.steps_per_epoch)
-            for number in range(len(starts))
-        ]
+            Plan(_given(start) | {"run": number}, f"run {number}", program.num_steps,
+                 program.steps_per_epoch)
+            for number, start in enumerate(starts)
+        ]  # fmt: skip
     wave = _Wave(program, plans, hooks, copy.copy(program.steps))
     try:
         _begin(wave, starts, checkpoints)
         return _train(wave, checkpoints, save_seconds, call_seconds, keep_states)
     finally:
         getattr(wave.steps, "close", lambda: None)()
+
+
+def _given(start: Start | TrainState) -> dict[str, Any]:
+    """What a start says of its run, as JSON values."""
+    given: dict[str, Any] = {"seed": int(start.seed)}
+    given["hyper"] = {name: str(float(value)) for name, value in start.hyper.items()}
+    if isinstance(start, Start):
+        given["scheme"] = start.scheme.name
+        given |= {name: str(getattr(start, name)) for name in ("alpha", "branch_scale")}
+    return given
 
 
 @dataclasses.dataclass

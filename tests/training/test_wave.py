@@ -217,6 +217,17 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_without_plans_a_checkpoint_of_another_rate_or_seed_is_refused(tmp_path):
+    options = {"checkpoints": Checkpoints(tmp_path), "save_seconds": 0.0, "call_seconds": 0.0}
+    with pytest.raises(Stopped):
+        training.train(program(1), [state()], hooks=Log(stop_at=3).hooks, **options)
+    for other in ({"seed": 1}, {"peak_lr": 0.1}):
+        with pytest.raises(ValueError, match="holds a run of other settings or data"):
+            training.train(program(1), [state(**other)], **options)
+    (run,) = training.train(program(1), [state()], **options)
+    assert run.first_step == 3
+
+
 def test_a_damaged_checkpoint_costs_steps_and_no_number(whole, tmp_path):
     with pytest.raises(Stopped):
         train(folder=tmp_path, log=Log(stop_at=9))
