@@ -87,9 +87,12 @@ class Run:
         return self.curve[start : self.step, self.metrics.index(name)]
 
     def mean(self, name: str, start: int = 0) -> float:
-        """The exact mean of a metric over steps, however they were divided into calls."""
-        values = self.column(name, start)
-        return math.fsum(values.tolist()) / len(values) if len(values) else math.nan
+        """The exact mean of a metric over steps, however they were divided into calls.
+
+        Those that the run's first state had made already, NaN in the curve, are not among them.
+        """
+        values = [value for value in self.column(name, start).tolist() if not math.isnan(value)]
+        return math.fsum(values) / len(values) if values else math.nan
 
     def measures(self, points: int) -> dict[str, Any]:
         """What a run's row has of its curve, :func:`thinned` to at most so many points."""
