@@ -9,6 +9,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import data, training
@@ -26,7 +27,7 @@ def logits_of(model: Any, inputs: Images) -> Any:
     def logits(variables: Any, pixels: jax.Array) -> jax.Array:
         x = data.normalize(pixels, inputs.mean, inputs.std)
         output, _ = apply_fn(variables["params"], variables.get("batch_stats"), x, None)
-        return output
+        return output.astype(jnp.float32)
 
     return jax.jit(logits)
 
@@ -67,7 +68,13 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
     batches.reshape(-1, *inputs.shape)[: len(pixels)] = pixels
     logits, variables = logits_of(trained.model, inputs), jax.device_put(trained.variables)
     parts = [np.asarray(jax.nn.softmax(logits(variables, batch))) for batch in batches]
-    result = np.array(parts, np.float32).reshape(-1, len(inputs.class_names))[: len(pixels)]
+    outputs = int(np.shape(parts)[-1]) if parts else len(inputs.class_names)
+    if outputs != len(inputs.class_names):
+        raise TrainedError(
+            f"{outputs} outputs for an image found; expected {len(inputs.class_names)}, one for "
+            "each class."
+        )
+    result = np.array(parts, np.float32).reshape(-1, outputs)[: len(pixels)]
     if not np.isfinite(result).all():
         raise TrainedError("the network's outputs are NaN; expected finite weights.")
     return result

@@ -1,12 +1,16 @@
 """Probabilities are the softmax of what the network computes of normalized pixels."""
 
+import dataclasses
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nf_resnets import trained
 from nf_resnets.trained import TrainedError
 from nf_resnets.trained.predict import classify, predict
 from tests.models.trees import quick_jit
-from tests.trained.networks import network
+from tests.trained.networks import network, takes
 
 
 def pixels(count, channels=1):
@@ -27,6 +31,19 @@ def test_probabilities_are_the_softmax_of_the_logits_in_any_batches(scheme):
     # 7 images by 3 are filled up to 9; rounding alone may differ.
     np.testing.assert_allclose(predict(made, images, batch_size=3), whole, rtol=1e-4, atol=1e-7)
     assert predict(made, images[:0]).shape == (0, 10)
+
+
+def test_outputs_of_networks_of_other_libraries():
+    """Probabilities are float32; outputs that are no classes are refused, and not cut up."""
+
+    def linear(params, batch_stats, images, keys):
+        return images.reshape(len(images), -1).astype(jnp.bfloat16) @ params, batch_stats
+
+    kernel = np.random.default_rng(1).standard_normal((64, 20)).astype(jnp.bfloat16)
+    made = trained.Trained(linear, {"params": kernel[:, :10]}, takes())
+    np.testing.assert_allclose(predict(made, pixels(3)).sum(axis=1), 1, atol=1e-6)
+    with pytest.raises(TrainedError, match="20 outputs for an image found; expected 10"):
+        predict(dataclasses.replace(made, variables={"params": kernel}), pixels(3))
 
 
 def test_images_of_another_shape_are_refused():
