@@ -22,6 +22,13 @@ class Split:
     images: np.ndarray
     labels: np.ndarray
 
+    def __post_init__(self) -> None:
+        for name in ("images", "labels"):
+            array = np.asarray(getattr(self, name))
+            # JAX takes no other order of bytes, as FITS and IDX files have it.
+            array = array.astype(array.dtype.newbyteorder("="), copy=False)
+            object.__setattr__(self, name, array)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
@@ -51,7 +58,7 @@ class Dataset:
     max_value: float
 
     def __post_init__(self) -> None:
-        if len(set(self.class_names)) < self.num_classes:
+        if not len(set(self.class_names)) == len(self.class_names) == self.num_classes:
             raise ValueError(
                 f"{self.name}: class_names={self.class_names!r} found; expected "
                 f"{self.num_classes}, no name twice."
@@ -212,6 +219,8 @@ def _check(where: str, split: Split, num_classes: int, max_value: float) -> None
         )
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise ValueError(f"{where}: images of {images.dtype} found; expected uint8 or floats.")
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"{where}: labels of {labels.dtype} found; expected integers.")
     bad = ~((images >= 0) & (images <= max_value))  # NaN is bad, too
     if bad.any():
         index = tuple(map(int, np.unravel_index(bad.argmax(), bad.shape)))

@@ -1,12 +1,13 @@
 """Data sets of the user's own: from folders of images, and from arrays."""
 
+import dataclasses
 import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from nf_resnets.data import from_arrays, from_folder, load
+from nf_resnets.data import Split, from_arrays, from_folder, from_splits, load
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.pictures import read_picture
 
@@ -118,6 +119,19 @@ def test_arrays_become_a_data_set():
     order = np.random.default_rng(0).permutation(20)
     np.testing.assert_array_equal(given.train.images[..., 0], images[order])
     np.testing.assert_array_equal(given.train.labels, labels[order])
+
+
+def test_splits_are_arrays_that_jax_takes():
+    """Of lists, and of the byte order of FITS files."""
+    images = np.arange(32, dtype=">f4").reshape(8, 2, 2, 1)
+    split = Split(images, [0, 1] * 4)
+    dataset = from_splits("mine", split, split, ("a", "b"))
+    assert dataset.train.images.dtype.isnative and dataset.train.labels.tolist() == [0, 1] * 4
+    np.testing.assert_array_equal(dataset.train.images, images)
+    with pytest.raises(ValueError, match="mine, train split: labels of float64 found"):
+        from_splits("mine", Split(images, split.labels + 0.0), split, ("a", "b"))
+    with pytest.raises(ValueError, match=r"class_names=.*'c'\) found; expected 2"):
+        dataclasses.replace(dataset, class_names=("a", "b", "c"))
 
 
 IMAGES, LABELS = np.arange(8 * 192, dtype=np.uint8).reshape(8, 8, 8, 3), np.arange(8) % 2
