@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -99,6 +100,12 @@ def overrides_of(
         elif kind.inputs != "images":
             raise ValueError(f"network is a {names['model']}; expected a network for images.")
     if optimizer is not None:
+        takes = inspect.signature(optimizer).parameters if callable(optimizer) else ()
+        if [*takes][:1] == ["learning_rate"]:
+            raise ValueError(
+                "optimizer= takes a learning_rate; expected optimizer(settings), such as "
+                "lambda settings: optax.adam(settings['learning_rate']), or a transformation."
+            )
         for each in () if callable(optimizer) else RULE:
             if each in settings:
                 raise ValueError(

@@ -56,8 +56,8 @@ def fit(
         run, and a batch of the default size at most the data set.
 
     Returns:
-      The network after the last step, or the average of its parameters; its notes have
-      ``settings``, ``steps``, ``test_accuracy`` and ``test_loss`` on the whole test split.
+      The network after the last step, or the average of its parameters, as it was tested; its notes
+      have ``settings``, ``steps``, ``test_accuracy`` and ``test_loss`` on the whole test split.
       ``save(path)`` writes one of this library into a file.
 
     Raises:
@@ -108,6 +108,7 @@ def task_of(
 ) -> tuple[ImageTask, RunSettings]:
     """The task of one run, and its settings as they fit the data, all checked; see :func:`fit`."""
     dataset = load(settings.dataset)
+    Images.of(dataset)  # a trained network says what it takes: refuses what it could not say
     images = len(dataset.train.labels)
     if settings.batch_size == RunSettings.batch_size:
         settings = dataclasses.replace(settings, batch_size=min(settings.batch_size, images))
@@ -128,11 +129,17 @@ def fit_one(task: ImageTask, settings: RunSettings, watch: Watch) -> Trained:
     plan, kind, dataset = task.plan(settings), task.kind(settings), task.dataset(settings.dataset)
     # With BatchNorm a device holds whole slices of the batch.
     parts = kind.bn_groups if kind.scheme.anatomy.has_batch_norm else settings.batch_size
-    program = task.build(plan, mesh_for(parts // kind.micro_batches))
+    mesh = mesh_for(parts // kind.micro_batches)
+    task.check(plan, mesh.size)
+    program = task.build(plan, mesh)
     state, row = train_one(program, task.start(plan), plan, watch)
     variables = {"params": state.tested_params}
     if state.batch_stats:
-        variables["batch_stats"] = state.batch_stats
+        # Those that it was tested with, of which the notes tell.
+        states, how = program.begin([state]), task.parts(plan)[-1]
+        split, _ = training.device_splits(dataset, mesh)
+        stats = training.tested_stats(program.model, mesh, how, split, states)(states)
+        variables["batch_stats"] = training.unstack(jax.device_get(stats), 0)
     passed = ("network", "weights", "scalar_factor")
     default = vars(RunSettings())
     changed = {n: x for n, x in plan.settings.items() if n not in passed and x != default.get(n)}

@@ -8,6 +8,7 @@ from nf_resnets.training.images import (
     image_program,
     image_test,
     lower_image_steps,
+    tested_stats,
 )
 from nf_resnets.training.initial import CALIBRATION_EXAMPLES, draw_params, make_initial
 from nf_resnets.training.loss import cross_entropy, image_loss
@@ -26,5 +27,5 @@ __all__ = [
     "TrainState", "create_state", "cross_entropy", "device_splits", "draw_params", "eval_apply",
     "functions_of", "image_loss", "image_program", "image_test", "lower_image_steps",
     "make_initial", "make_mesh", "relative_to", "replica_step", "replicate",
-    "shard_runs", "stack", "streamed_program", "train", "train_apply", "unstack",
+    "shard_runs", "stack", "streamed_program", "tested_stats", "train", "train_apply", "unstack",
 ]  # fmt: skip

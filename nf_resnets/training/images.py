@@ -297,22 +297,29 @@ def image_test(
     train_split, test_split = splits
     evaluate: Any = make_evaluate(eval_apply(model), mesh, batch_size=TEST_BATCH)
     evaluate = evaluate.lower(states.tested_params, states.batch_stats, test_split).compile()
-    estimate: Any = None
-    if training.bn_estimate_batches and has_batch_norm(model):
-        estimate = make_estimate_batch_stats(
-            train_apply(model, shards=mesh.shape[DATA] * training.micro_batches),
-            mesh,
-            batch_size=training.batch_size // training.micro_batches,
-            batches=training.bn_estimate_batches * training.micro_batches,
-        )
-        tested = dataclasses.replace(states, params=states.tested_params)
-        estimate = estimate.lower(tested, train_split).compile()
+    stats = tested_stats(model, mesh, training, train_split, states)
 
     def test(states: TrainState) -> Mapping[str, np.ndarray]:
-        states = dataclasses.replace(states, params=states.tested_params)
-        batch_stats = states.batch_stats
-        if estimate is not None:
-            batch_stats = estimate(states, train_split)
-        return hosts.gather(evaluate(states.params, batch_stats, test_split))
+        return hosts.gather(evaluate(states.tested_params, stats(states), test_split))
 
     return test
+
+
+def tested_stats(
+    model: Any, mesh: Mesh, training: ImageTraining, split: data.DeviceData, states: TrainState
+) -> Callable[[TrainState], Any]:
+    """Compiles ``stats(states)``, BatchNorm's statistics as :func:`image_test` takes them."""
+    if not training.bn_estimate_batches or not has_batch_norm(model):
+        return lambda states: states.batch_stats
+    estimate: Any = make_estimate_batch_stats(
+        train_apply(model, shards=mesh.shape[DATA] * training.micro_batches),
+        mesh,
+        batch_size=training.batch_size // training.micro_batches,
+        batches=training.bn_estimate_batches * training.micro_batches,
+    )
+
+    def tested(states: TrainState) -> TrainState:
+        return dataclasses.replace(states, params=states.tested_params)
+
+    estimate = estimate.lower(tested(states), split).compile()
+    return lambda states: estimate(tested(states), split)

@@ -1,6 +1,8 @@
 """The training of one call, and predictions from image files."""
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -68,6 +70,40 @@ def test_any_network_is_trained_with_any_optimizer():
     assert (settings["model"], settings["optimizer"]) == ("Net", "given")
     with pytest.raises(ValueError, match="expected one of this library"):
         network.save("nowhere")
+
+
+def test_a_key_in_the_state_of_an_optimizer():
+    pair = (lambda key: np.zeros((64, 10), np.float32)), lambda p, x: x.reshape(len(x), -1) @ p
+    noisy = optax.add_noise(0.1, 0.55, jax.random.key(5))
+    found = nf_resnets.fit(
+        "digits", network=pair, optimizer=optax.chain(optax.set_to_zero(), noisy), steps=1,
+        show=False,
+    )  # fmt: skip
+    params = jnp.zeros((64, 10))
+    expected, _ = noisy.update(params, noisy.init(params))
+    np.testing.assert_allclose(found.variables["params"], expected, rtol=1e-6)
+
+
+def test_batch_norm_keeps_the_statistics_that_it_was_tested_with(compiled_once):
+    digits = data.load("digits")
+    network = nf_resnets.fit(
+        digits, model="cifar-resnet-8", stem_channels=2, scheme="batchnorm", steps=4,
+        batch_size=32, bn_estimate_batches=2, show=False,
+    )  # fmt: skip
+    labels, found = digits.test.labels, predict(network, digits.test.images)
+    loss = -np.log(found[np.arange(len(labels)), labels]).mean()
+    assert loss == pytest.approx(network.notes["test_loss"], rel=1e-4)
+
+
+def test_what_could_not_be_trained_or_kept_is_refused_before_the_first_step():
+    pair = (lambda key: np.zeros((64, 10), np.float32)), lambda p, x: x.reshape(len(x), -1) @ p
+    with pytest.raises(ValueError, match="gradient_noise=True found with micro_batch=0"):
+        nf_resnets.fit("digits", network=pair, gradient_noise=True, show=False)
+    with pytest.raises(ValueError, match="optimizer= takes a learning_rate; expected"):
+        nf_resnets.fit("digits", optimizer=optax.adam, show=False)
+    images = np.random.default_rng(0).random((8, 4, 4, 2))
+    with pytest.raises(ValueError, match=r"shape=\(4, 4, 2\) found; expected \(H, W, C\) with 1"):
+        nf_resnets.fit(data.from_arrays(images, np.arange(8) % 2), show=False)
 
 
 def test_a_setting_that_a_given_transformation_does_not_read_is_refused(tmp_path):
