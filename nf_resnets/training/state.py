@@ -106,8 +106,14 @@ def create_state(
 
 def _strong(tree: Any) -> Any:
     """Makes JAX arrays of all leaves, of fixed dtypes: the first step would change weak ones."""
-    arrays = jax.tree.map(jnp.asarray, tree)
-    return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype), arrays)
+
+    def strong(leaf: Any) -> jax.Array:
+        leaf = jnp.asarray(leaf)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)  # which ``jax.random`` takes, and a checkpoint holds
+        return leaf.astype(leaf.dtype)
+
+    return jax.tree.map(strong, tree)
 
 
 def is_counter(leaf: Any) -> bool:
