@@ -79,6 +79,8 @@ def inverse_sqrt(learning_rate: Any, warmup_steps: int) -> optax.Schedule:
       >>> [round(float(schedule(step)), 4) for step in (0, 1, 3, 15, 63)]
       [0.2, 0.4, 0.8, 0.4, 0.2]
     """
+    if warmup_steps < 1:
+        raise ValueError(f"warmup_steps={warmup_steps} found; expected 1 or more.")
 
     def schedule(step: Any) -> Any:
         number = jnp.asarray(step, jnp.float32) + 1

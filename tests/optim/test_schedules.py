@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets.optim.schedules import cosine, halving, warmup
+from nf_resnets.optim.schedules import cosine, halving, inverse_sqrt, warmup
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 44, 78_000])
@@ -26,3 +26,9 @@ def test_warmup_multiplies_any_schedule():
     at = np.arange(9)
     expected = 0.4 * (1 + np.cos(np.pi * at / 8)) / 2 * np.minimum(1, (at + 1) / 4)
     np.testing.assert_allclose(jax.vmap(schedule)(at), expected, rtol=0, atol=1e-7)
+
+
+def test_an_inverse_root_without_warmup_is_refused():
+    """Its rate would be 0 at every step."""
+    with pytest.raises(ValueError, match="warmup_steps=0 found; expected 1 or more"):
+        inverse_sqrt(0.1, 0)
