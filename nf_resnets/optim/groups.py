@@ -25,7 +25,8 @@ def grouped(
     The updates of the slow leaves are multiplied by ``scalar_factor``. The leaves without decay are
     passed to the optimizer as 0, to which any weight decay is proportional; an optimizer that reads
     the parameters for something else, as adaptive clipping does, stands before this one in
-    ``optax.chain``. The state keeps its dtypes. It works inside ``optax.masked`` and
+    ``optax.chain``, and one that keeps them in its state (schedule-free, Prodigy, DoG) is refused
+    if there are such leaves. The state keeps its dtypes. It works inside ``optax.masked`` and
     ``optax.multi_transform``.
 
     Args:
@@ -41,8 +42,8 @@ def grouped(
         traced.
 
     Raises:
-      ValueError: if no scheme has that name; from ``init``, if the tree does not fit the rules, or
-        no scheme is given and it has multipliers, but is not Fixup's.
+      ValueError: if no scheme has that name; from ``init``, if the tree does not fit the rules, no
+        scheme is given and it has multipliers, but is not Fixup's, or the optimizer does not fit.
 
     Example:
       >>> params = {"head": {"kernel": jnp.ones((2, 2))}, "bias_head": jnp.ones(())}
@@ -57,6 +58,8 @@ def grouped(
 
     def init(params: Any) -> Any:
         label_tree(params, rules, scheme=scheme)
+        if chosen.undecayed:
+            refuse_kept_parameters(optimizer, params)
         return optimizer.init(params)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
@@ -78,6 +81,17 @@ def grouped(
         return jax.tree.map(scaled, labels, updates), after
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def refuse_kept_parameters(optimizer: optax.GradientTransformation, params: Any) -> None:
+    """Refuses an optimizer that compares parameters, which are then given scaled, with its own."""
+    program = jax.make_jaxpr(optimizer.init)(params).jaxpr
+    read = [program.outvars, *(equation.invars for equation in program.eqns)]
+    if {id(value) for values in read for value in values} & {*map(id, program.invars)}:
+        raise ValueError(
+            "an optimizer found that keeps the parameters in its state; expected one that reads "
+            "them for its weight decay only, since leaves have a weight decay of their own."
+        )
 
 
 def at_rates(

@@ -9,6 +9,7 @@ import jax
 import optax
 
 from nf_resnets import roles, schemes
+from nf_resnets.optim.groups import refuse_kept_parameters
 from nf_resnets.parametrization import STANDARD, Factors, Kind
 from nf_resnets.roles import RoleMap, Rules
 from nf_resnets.schemes import Scheme
@@ -119,4 +120,8 @@ def parametrized(
         )
         return scale(updates, "learning_rate"), state
 
-    return optax.GradientTransformationExtraArgs(optimizer.init, update)
+    def init(params: Any) -> Any:
+        refuse_kept_parameters(optimizer, params)
+        return optimizer.init(params)
+
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -69,3 +69,15 @@ def test_the_groups_of_any_optimizer():
     np.testing.assert_allclose(updates["block_1"]["gain"], -0.05 * 1.2, rtol=6e-5)
     np.testing.assert_allclose(updates["head"], np.full((2, 3), -0.5), rtol=6e-5)
     np.testing.assert_allclose(updates["stem"], np.full((2, 2), -0.6), rtol=6e-5)
+
+
+def test_an_optimizer_that_keeps_the_parameters_is_refused_where_it_is_given_others():
+    """The parameters that it is given are scaled for its weight decay: 2.8 in place of 0.98."""
+    rule = optax.contrib.schedule_free_sgd(0.1)
+    large = parametrized(
+        rule, NET, "mup", base={**NET, "stem": jnp.ones((2, 1))}, kind="sgd", rules=NET_RULES
+    )
+    for optimizer in (grouped(rule, "rescalenet", NET_RULES), large):
+        with pytest.raises(ValueError, match="an optimizer found that keeps the parameters in its"):
+            jax.jit(optimizer.init)(NET)
+    grouped(rule, "fixup", NET_RULES).init(NET)  # of which all leaves decay
