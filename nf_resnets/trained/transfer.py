@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -71,8 +71,10 @@ def label_tree(params: Any, learn: Learn) -> Any:
     """Labels each leaf ``"learns"`` or ``"stays"``.
 
     ``learn`` is ``"all"``; ``"small"`` for the head, and the biases, multipliers and norms; or
-    ``"head"``.
+    ``"head"``. A ``ValueError`` refuses another.
     """
+    if learn not in get_args(Learn):
+        raise ValueError(f"learn={learn!r} found; expected one of {', '.join(get_args(Learn))}.")
 
     def label(leaf: Leaf) -> str:
         is_vector = not leaf.weight and leaf.role in roles.LAYER_ROLES

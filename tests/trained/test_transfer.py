@@ -49,6 +49,11 @@ def test_what_learns():
     assert "stage_1/first/conv_1/bias" in plain and "stage_1/first/conv_1/kernel" not in plain
 
 
+def test_another_word_is_no_head():
+    with pytest.raises(ValueError, match="learn='heads' found; expected one of all, small, head"):
+        label_tree(network().variables["params"], "heads")
+
+
 @pytest.mark.parametrize("learn", ["head", "small"])
 def test_what_stays_does_not_move_nor_decay(learn):
     params = network("fixup").variables["params"]
