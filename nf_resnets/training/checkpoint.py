@@ -33,8 +33,9 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         part.rename(self.folder / f"{step}.npz")
-        for old in self.steps()[:-2]:
-            (self.folder / f"{old}.npz").unlink()
+        kept = [each for each in self.steps() if each <= step][-2:]
+        for other in {*self.steps()} - {*kept}:  # later ones are damaged, or of another run
+            (self.folder / f"{other}.npz").unlink()
 
     def restore(self, like: Any) -> tuple[int, Any, dict[str, Any]] | None:
         """The step, tree and facts of the newest checkpoint with leaves as in ``like``, or None."""

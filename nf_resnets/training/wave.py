@@ -74,7 +74,8 @@ def train(
       program: with at least as many slots as there are runs.
       starts: how the runs begin, unless there is a checkpoint: the start of each, or its state.
       plans: what the runs are; a checkpoint of others is refused. By default they are numbered,
-        and known by the seeds, numbers and schemes that they start from, not by their data.
+        and known by their steps, the size of the state, and the seeds, numbers and schemes that
+        they start from, not by their data.
       checkpoints: where the wave is saved and resumed, and stays; None for neither.
       hooks: who is told.
       save_seconds: between two checkpoints.
@@ -88,7 +89,7 @@ def train(
     """
     if plans is None:
         plans = [
-            Plan(_given(start) | {"run": number}, f"run {number}", program.num_steps,
+            Plan(_given(program, start) | {"run": number}, f"run {number}", program.num_steps,
                  program.steps_per_epoch)
             for number, start in enumerate(starts)
         ]  # fmt: skip
@@ -100,9 +101,10 @@ def train(
         getattr(wave.steps, "close", lambda: None)()
 
 
-def _given(start: Start | TrainState) -> dict[str, Any]:
-    """What a start says of its run, as JSON values."""
-    given: dict[str, Any] = {"seed": int(start.seed)}
+def _given(program: Program, start: Start | TrainState) -> dict[str, Any]:
+    """What a program and a start say of a run, as JSON values."""
+    given: dict[str, Any] = {"seed": int(start.seed), "steps": program.num_steps}
+    given["size"] = sum(leaf.size for leaf in jax.tree.leaves(program.like))
     given["hyper"] = {name: str(float(value)) for name, value in start.hyper.items()}
     if isinstance(start, Start):
         given["scheme"] = start.scheme.name
@@ -146,13 +148,15 @@ def _begin(wave: _Wave, starts: Sequence[Any], checkpoints: Checkpoints | None) 
     saved, other = None, False
     if checkpoints is not None and hosts.is_process_zero():
         there = checkpoints.facts()
-        other = there is not None and there["keys"] != [plan.key for plan in wave.plans]
+        if there is not None:
+            steps = there.get("num_steps", program.num_steps)
+            other = (there["keys"], steps) != ([plan.key for plan in wave.plans], program.num_steps)
         saved = None if other else checkpoints.restore(like)
     if hosts.any_process(other):
         assert checkpoints is not None
         raise ValueError(
-            f"{checkpoints.folder} holds a run of other settings or data; expected its own. Remove "
-            "it to begin anew, or choose another place for the results."
+            f"{checkpoints.folder} holds a run of other settings or data, or number of steps; "
+            "expected its own. Remove it to begin anew, or choose another place for the results."
         )
     saved = hosts.broadcast(saved)
     tree, facts = (None, {}) if saved is None else saved[1:]
@@ -341,6 +345,7 @@ def _save(wave: _Wave, checkpoints: Checkpoints, *, must: bool) -> None:
     }
     facts = {
         "keys": [plan.key for plan in wave.plans],
+        "num_steps": wave.program.num_steps,
         "runs": [{name: getattr(run, name) for name in names} for run in wave.runs],
     }
     if not hosts.is_process_zero():

@@ -105,6 +105,14 @@ def test_two_damaged_ones_are_said_and_training_begins_anew(saved):
     assert saved.facts() is None
 
 
+def test_what_begins_anew_is_kept(saved):
+    """And not the later ones, which it could not go on from."""
+    for step in (1, 2):
+        saved.save(step, tree(step), {"at": step})
+        assert restored(saved) == step
+    assert saved.steps() == [1, 2]
+
+
 def test_a_save_that_fails_leaves_the_ones_before(saved, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

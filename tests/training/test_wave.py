@@ -212,7 +212,10 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         train(folder=tmp_path, log=Log(stop_at=3))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     seeds = [{**start, "seed": 5} for start in STARTS]
-    for other in ({"starts": seeds}, {"plans": plans(data="others")}, {"starts": STARTS[:2]}):
+    for other in (
+        {"starts": seeds}, {"plans": plans(data="others")}, {"starts": STARTS[:2]},
+        {"made": program(3, STEPS + 6)},
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=f"^{tmp_path} holds a run of other settings or data"):
             train(folder=tmp_path, **other)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
