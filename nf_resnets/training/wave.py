@@ -168,9 +168,9 @@ def _begin(wave: _Wave, starts: Sequence[Any], checkpoints: Checkpoints | None) 
     for slot, start in enumerate(starts):
         if tree is None:
             step = int(start.step) if isinstance(start, TrainState) else 0
-            if step > program.num_steps:
+            if step >= program.num_steps:
                 raise ValueError(
-                    f"num_steps={program.num_steps} found; expected at least the {step} made."
+                    f"num_steps={program.num_steps} found; expected more than the {step} made."
                 )
             run = Run(program.metrics, np.full(shape, np.nan, np.float32), step, seconds=took)
         else:
