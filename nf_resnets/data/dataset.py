@@ -133,8 +133,8 @@ def from_arrays(
       ((8, 1, 1, 1), (2, 1, 1, 1))
     """
     names = None if class_names is None else tuple(class_names)
-    if names is None and np.asarray(labels).dtype.kind in "US":
-        names = tuple(np.unique(np.asarray(labels).astype(str)).tolist())
+    if names is None and _labels(labels).dtype.kind in "US":
+        names = tuple(np.unique(_labels(labels).astype(str)).tolist())
     train = _split_of(images, labels, names, name)
     tested = None if test is None else _split_of(*test, names, name)
     labels = train.labels
@@ -166,8 +166,15 @@ def from_arrays(
     return from_splits(name, Split(train.images[order], labels[order]), tested, names, max_value)
 
 
+def _labels(labels: Any) -> np.ndarray:
+    """An array of labels; pandas has texts as objects."""
+    array = np.asarray(labels)
+    is_text = array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat)
+    return array.astype(str) if is_text else array
+
+
 def _split_of(images: Any, labels: Any, names: Sequence[str] | None, where: str) -> Split:
-    images, labels = np.asarray(images), np.asarray(labels)
+    images, labels = np.asarray(images), _labels(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:  # as Keras has them
         labels = labels[:, 0]
     if labels.dtype.kind in "US":
@@ -184,10 +191,10 @@ def _split_of(images: Any, labels: Any, names: Sequence[str] | None, where: str)
             )
         labels = labels.argmax(1)
     whole = labels.dtype.kind in "iu" and np.array_equal(labels, labels.astype(np.int32))
-    if not whole or len(images) != len(labels) or not len(labels):
+    if not whole or labels.shape != images.shape[:1] or not len(labels):
         raise ValueError(
-            f"{where}: {len(images)} images and {len(labels)} labels of {labels.dtype} found; "
-            "expected as many of both, and whole numbers."
+            f"{where}: {len(images)} images and {len(labels)} labels of {labels.dtype} found, of "
+            f"shape {labels.shape}; expected as many of both, and whole numbers [N]."
         )
     return Split(images[..., None] if images.ndim == 3 else images, labels.astype(np.int32))
 

@@ -46,7 +46,7 @@ _TESTS = ("test", "val", "valid", "validation")
 """The names of a folder of the test split; the first that is there is used."""
 
 
-def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+def load(name: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """Loads a data set by name, or from files by their path.
 
     ``digits`` (1,797 handwritten digits, 8 x 8, pixels 0 to 16) lies inside scikit-learn; its split
@@ -78,10 +78,11 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
       >>> load("digits[:100]").train.images.shape
       (100, 8, 8, 1)
     """
+    name = os.fspath(name)
     if part := re.fullmatch(rf"({'|'.join(DATASETS)})\[:(\d+)\]", name):
         return _first(load(part[1], data_dir), int(part[2]))
     if name not in DATASETS:
-        return _from_path(str(name))
+        return _from_path(name)
     if name in _BINARY and data_dir is not None:
         root = Path(data_dir).expanduser()
         for folder in (root, root / _BINARY[name]):

@@ -57,7 +57,7 @@ def test_labels_of_arrays_in_every_form(tmp_path, labels):
     np.savez(tmp_path / "a.npz", images=IMAGES, labels=labels)
     np.savez(tmp_path / "b.npz", x_train=IMAGES, y_train=labels, x_test=IMAGES, y_test=labels)
     expected = data.from_arrays(IMAGES, LABELS)
-    found = data.load(str(tmp_path / "a.npz"))
+    found = data.load(tmp_path / "a.npz")
     np.testing.assert_array_equal(found.train.labels, expected.train.labels)
     np.testing.assert_array_equal(found.test.images, expected.test.images)
     np.testing.assert_array_equal(data.load(str(tmp_path / "b.npz")).test.labels, LABELS)
@@ -68,6 +68,10 @@ def test_texts_follow_the_order_of_the_names():
     texts = np.array(["dog", "cat"])[LABELS]
     found = data.from_arrays(IMAGES, texts, class_names=("dog", "cat"), test=(IMAGES, texts))
     np.testing.assert_array_equal(found.test.labels, LABELS)
+    of_pandas = data.from_arrays(IMAGES, texts.astype(object))
+    assert of_pandas.class_names == ("cat", "dog")
+    with pytest.raises(ValueError, match=r"labels of int64 found, of shape \(20, 1, 1\); expected"):
+        data.from_arrays(IMAGES, LABELS[:, None, None])
     with pytest.raises(ValueError, match="label 'cow'"):
         data.from_arrays(IMAGES, texts, test=(IMAGES, np.full(20, "cow")))
     with pytest.raises(ValueError, match=r"labels of shape \(20, 2\) are not one-hot"):
