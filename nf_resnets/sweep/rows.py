@@ -64,7 +64,7 @@ class Rows:
         self._over = set(self.read())
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """The rows of all processes by key; the last one of a key counts."""
+        """The rows of all processes by key: the last one, and a failure only without others."""
         by_key: dict[str, dict[str, Any]] = {}
         self.damaged = []
         for path in sorted(self.folder.glob("rows-*.jsonl")):
@@ -72,7 +72,9 @@ class Rows:
                 text, mark, _ = line.rpartition(b',"crc":')
                 if mark and line == _with_crc(text):
                     row = json.loads(text + b"}")
-                    by_key[row["key"]] = row
+                    # A run that was tried again may have its row in the file of another shard.
+                    if row["key"] not in by_key or row["state"] not in FAILED:
+                        by_key[row["key"]] = row
                 elif line:
                     self.damaged.append(f"{path}, line {number}")
         return by_key

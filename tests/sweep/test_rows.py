@@ -51,6 +51,14 @@ def test_a_key_counts_once(ten):
     assert len(found) == 11 and found["k9"]["state"] == "diverged" and found["new"]["loss"] == 0.1
 
 
+def test_a_failure_does_not_count_where_another_shard_has_made_the_run(tmp_path):
+    for index, state in ((1, "failed"), (0, "finished")):
+        with Rows(tmp_path, (index, 2)).open() as rows:
+            rows.retry()
+            assert len(rows.add([row("k", state=state)])) == 1
+    assert Rows(tmp_path).read()["k"]["state"] == "finished"
+
+
 def test_a_flipped_bit_is_named_and_no_number_changes(ten):
     whole, data, rng = Rows(ten.parent).read(), ten.read_bytes(), random.Random(0)
     ends = [place for place, letter in enumerate(data) if letter in b"}\n"]
