@@ -187,7 +187,9 @@ def make(
     there = {plan.key: of_all[plan.key] for plan in plans if plan.key in of_all}
     if all(plan.key in there for plan in plans) and hosts.is_process_zero():
         for checkpoints in _of_waves(folder):
-            checkpoints.delete()
+            # Runs of another grid may have been stopped in the same folder.
+            if of_all.keys() >= set((checkpoints.facts() or {"keys": ()})["keys"]):
+                checkpoints.delete()
         with contextlib.suppress(OSError):  # something else is in it
             folder.rmdir()
     return Outcome(there, hosts.any_process(stop()), programs.compiled)

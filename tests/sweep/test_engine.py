@@ -104,6 +104,15 @@ def test_told_to_stop_it_saves_and_goes_on(tmp_path, twin, one_step_a_call, opti
     assert_rows_alike(rows, twin, WIDTH if "runs_per_device" in options else 0.0)
 
 
+def test_what_was_stopped_of_another_grid_goes_on(tmp_path, twin, one_step_a_call):
+    run(tmp_path, plans(1), log=Log(stop_at=8))
+    run(tmp_path, plans(2, first=1))
+    rows, _, log = run(tmp_path, plans(5))
+    assert {event[2]["seed"]: event[3] for event in log.of("on_run_begin")} == {0: 8, 3: 0, 4: 0}
+    assert_rows_alike(rows, twin)
+    assert left(tmp_path) == []
+
+
 def test_a_wave_that_has_begun_goes_on_as_it_was_cut(tmp_path, one_step_a_call):
     """When the grid has grown, and a device carries another number of runs."""
     run(tmp_path, plans(4, first=1), log=Log(stop_at=8), runs_per_device=2)
