@@ -13,7 +13,13 @@ from nf_resnets.sweep.rows import RESULTS
 Row = Mapping[str, Any]
 Edge = Literal["lowest", "highest", "only"]
 
-METRICS = {"test_accuracy": 1, "train_accuracy": 1, "test_loss": -1, "train_loss": -1}
+
+class _Signs(dict[str, int]):
+    def __missing__(self, name: str) -> int:
+        raise ValueError(f"metric={name!r} found; expected one of {', '.join(self)}.")
+
+
+METRICS = _Signs(test_accuracy=1, train_accuracy=1, test_loss=-1, train_loss=-1)
 """1 where more is better, -1 where less is."""
 
 ROUNDING = 1e-12
@@ -80,7 +86,7 @@ def optimum(rows: Iterable[Row], *, metric: str = "test_accuracy") -> Optimum:
       metric: one of ``METRICS``.
 
     Raises:
-      ValueError: if two runs have the same rate and seed.
+      ValueError: if two runs have the same rate and seed, or there is no such metric.
 
     Source: De and Smith 2020, the experiments on batch size.
 
@@ -92,10 +98,11 @@ def optimum(rows: Iterable[Row], *, metric: str = "test_accuracy") -> Optimum:
       >>> best.best, best.low, best.high, best.at_edge
       (0.5, 0.5, 0.5, None)
     """
-    summaries = tuple(_summary(*each, metric) for each in sorted(_by_rate(rows).items()))
+    sign = METRICS[metric]
+    summaries = tuple(_summary(*each, metric) for each in sorted(by_rate(rows).items()))
     tried = Optimum({}, metric, summaries)
     rates = [one for one in summaries if one.n or one.diverged]
-    places = [(one.diverged / (one.n + one.diverged), METRICS[metric] * one.mean, one)
+    places = [(one.diverged / (one.n + one.diverged), sign * one.mean, one)
               for one in rates if one.mean is not None]  # fmt: skip
     if not places:
         return tried
@@ -156,6 +163,9 @@ def grouped(rows: Iterable[Row], by: Sequence[str]) -> dict[tuple[Any, ...], lis
     """The runs that share the fields of ``by``, by their values, in the order of the rows."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
+        if lacking := [field for field in by if field not in row]:
+            raise ValueError(f"by={tuple(by)} found; expected fields of the rows, which have no "
+                             f"{lacking[0]!r}.")  # fmt: skip
         groups.setdefault(tuple(row[field] for field in by), []).append(row)
     return groups
 
@@ -164,25 +174,30 @@ def along(results: Sequence[Any], field: str) -> list[tuple[dict[str, Any], list
     """Results of one metric whose groups differ in a field only, and what they share."""
     lines: dict[tuple[Any, ...], list[Any]] = {}
     for one in results:
+        if field not in one.group:
+            raise ValueError(
+                f"an optimum of the group {one.group} found; expected one with a {field!r}."
+            )
         rest = tuple((name, value) for name, value in one.group.items() if name != field)
         lines.setdefault((rest, one.metric), []).append(one)
     return [(dict(rest), ones) for (rest, _), ones in lines.items()]
 
 
-def _by_rate(rows: Iterable[Row]) -> dict[float, list[Row]]:
+def by_rate(rows: Iterable[Row]) -> dict[float, list[Row]]:
     """The runs of each rate, of which no two may have one seed."""
     rates: dict[float, dict[Any, Row]] = {}
     for row in rows:
         seeds = rates.setdefault(row["peak_lr"], {})
-        if row["seed"] in seeds:
-            first = seeds[row["seed"]]
+        seed = row.get("seed")
+        if seed in seeds:
+            first = seeds[seed]
             differ = [n for n in first if n not in RESULTS and first[n] != row.get(n, first[n])]
             raise ValueError(
-                f"two runs with peak_lr={row['peak_lr']!r} and seed={row['seed']!r} found in one "
+                f"two runs with peak_lr={row['peak_lr']!r} and seed={seed!r} found in one "
                 f"group that differ in {', '.join(differ) or 'no setting'}; expected one (by= must "
                 "name every field that is swept)."
             )
-        seeds[row["seed"]] = row
+        seeds[seed] = row
     return {rate: list(runs.values()) for rate, runs in rates.items()}
 
 

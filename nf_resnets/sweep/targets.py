@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from nf_resnets.analysis import GradientNoise, noise_scale
-from nf_resnets.sweep.select import METRICS, Row, grouped
+from nf_resnets.sweep.select import METRICS, Row, by_rate, grouped
 
 WINDOW = 40
 """A training metric is judged by its mean over this fraction of the points of its curve."""
@@ -67,6 +67,9 @@ def steps_to_target(
       metric: as in :func:`nf_resnets.sweep.optimum`.
       by: the fields whose values the runs of a group share.
 
+    Raises:
+      ValueError: as :func:`nf_resnets.sweep.optima`.
+
     Source: Shallue, Lee, Antognini, Sohl-Dickstein, Frostig, Dahl, *Measuring the Effects of Data
     Parallelism on Neural Network Training*, 2019.
 
@@ -82,7 +85,7 @@ def steps_to_target(
         over = [row for row in group if row["state"] in ("finished", "diverged")]
         best = dict[str, Any]()
         fewest = math.inf
-        for (rate,), runs in sorted(grouped(over, ("peak_lr",)).items()):
+        for rate, runs in sorted(by_rate(over).items()):
             ends = [_reach(row, metric, target) for row in runs]
             steps = statistics.median_high(at for _, at in ends)
             if steps < fewest:
@@ -112,9 +115,9 @@ def _curve(row: Row, metric: str) -> list[tuple[int, float]]:
 
 def _reach(row: Row, metric: str, target: float) -> tuple[int, float]:
     """The last step before a run reaches the target, and that at which it has, or infinity."""
-    before = 0
+    before, sign = 0, METRICS[metric]
     for step, value in _curve(row, metric):
-        if METRICS[metric] * (value - target) >= 0:
+        if sign * (value - target) >= 0:
             return before, step
         before = step
     return before, math.inf

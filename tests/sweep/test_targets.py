@@ -51,6 +51,18 @@ def test_the_best_rate_has_the_lowest_median_over_its_seeds():
     assert (one.rate, one.steps) == (0.05, 20)
 
 
+def test_runs_of_other_settings_are_no_seeds():
+    rows = [falling(8, 0.1, needed, seed=0) for needed in (9, 12)]
+    for row, decay in zip(rows, (0.0, 0.1), strict=True):
+        row["weight_decay"] = decay
+    with pytest.raises(ValueError, match="that differ in weight_decay; expected one"):
+        steps_to_target(rows, 1.0)
+    assert [each.steps for each in steps_to_target(rows, 1.0, by=["weight_decay"])] == [9, 12]
+    for wrong in ({"metric": "loss"}, {"by": ["depth"]}):
+        with pytest.raises(ValueError, match="expected"):
+            steps_to_target(rows, 1.0, **wrong)
+
+
 def test_the_noise_scale_is_that_of_the_steps_up_to_the_target():
     columns = {"gradient_signal": [1.0, 3.0, 100.0], "gradient_noise": [32.0, 96.0, 100.0]}
     (one,) = steps_to_target([run(8, 0.1, [1, 2, 3], [3, 0.9, 0.5], **columns)], 1.0)
