@@ -57,6 +57,29 @@ def title_in(named: Mapping[str, Point]) -> Callable[[Mapping[str, Any]], str]:
     return title
 
 
+def telling(
+    title: Callable[[Mapping[str, Any]], str], scale: Sequence[Point], points: Sequence[Point]
+) -> Callable[[Mapping[str, Any]], str]:
+    """The title, with the settings in which runs of one title differ here, and not in the scale.
+
+    A table takes the mean over the runs of a title, which are to differ in their seed only.
+
+    >>> scale = grid({"model": "wrn-10-1", "peak_lr": 0.1}, seed=[0, 1])
+    >>> chosen = changed(scale, {"peak_lr": [0.1, 0.25]})
+    >>> telling(lambda row: "Fixup", scale, chosen)(chosen[-1])
+    'Fixup, rate 2^-2'
+    """
+
+    def differ(points: Sequence[Point]) -> set[str]:
+        of_title: dict[str, Point] = {}
+        whole = ({**vars(settings.RunSettings()), **point} for point in points if "model" in point)
+        pairs = ((of_title.setdefault(title(point), point), point) for point in whole)
+        return {name for first, point in pairs for name in point if point[name] != first.get(name)}
+
+    names = sorted(differ(points) - differ(scale) - {"seed"})
+    return lambda row: ", ".join([title(row), *([settings.label(row, names)] if names else [])])
+
+
 def changed(points: Sequence[Point], axes: Mapping[str, Sequence[Any]]) -> list[Point]:
     """Points with some values of some settings.
 

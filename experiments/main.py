@@ -41,7 +41,7 @@ from .experiment import (
     layers,
     write_csv,
 )
-from .grid import Point, changed, parsed
+from .grid import Point, changed, parsed, telling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +98,8 @@ def main(experiment: Experiment, command: Command) -> int:
         warnings.simplefilter("ignore", schemes.SchemeWarning)
         stack.enter_context(schemes.registered(*experiment.schemes))
         points = chosen(experiment, command)
+        title = telling(experiment.title, experiment.scales[command.scale], points)
+        experiment = dataclasses.replace(experiment, title=title)
         hosts.initialize(*dataclasses.astuple(command.processes))
         out = (command.out or default).expanduser()
         if hosts.is_process_zero():
@@ -243,7 +245,8 @@ class _Making:
         words += [f"{layers(plan.settings):,} layers"] * (len({*map(layers, points)}) > 1)
         for name in ("batch_size", "peak_lr", "seed"):
             if len({each.get(name) for each in points}) > 1:
-                words.append(f"{settings.SHORT.get(name, name)} {plan.settings[name]:g}")
+                word = settings.label(plan.settings, [name])
+                words += [word] * (word not in words[0])
         steps = self.experiment.history_steps.get(self.command.scale, plan.steps_per_epoch)
         return dataclasses.replace(
             plan, label=", ".join(words), curve_points=CURVE_POINTS, steps_per_epoch=steps

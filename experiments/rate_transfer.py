@@ -87,7 +87,7 @@ def cell(move: Move, tried: Iterable[float]) -> str:
     """A best rate, its range, and what the smallest network's rate costs here."""
     if move.best is None or move.low is None or move.high is None:
         return "diverged"
-    low, best, high = (f"{math.log2(rate):.0f}" for rate in (move.low, move.best, move.high))
+    low, best, high = (f"{math.log2(rate):.3g}" for rate in (move.low, move.best, move.high))
     text = f"2^{best}{edge_mark(move.best, tried)}"
     text += f" [{low}, {high}]" if low != high else ""
     if move.diverged is not None and move.diverged > 0.5:

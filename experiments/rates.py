@@ -11,12 +11,12 @@ try rates beyond it first. Rates with a larger fraction of diverged seeds rank b
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nf_resnets.plotting import depth_figure
+from nf_resnets.plotting.style import power
 from nf_resnets.plotting.sweep import PASSED
 from nf_resnets.sweep.select import Optimum, optimum
 
@@ -119,7 +119,7 @@ def cell(rows: Sequence[Row]) -> str:
         text += f" ± {100 * best.std:.1f}"
     chosen = rows_at_best(rows)
     gone = len(chosen) - len(finished(chosen))
-    text += f" (2^{math.log2(best.best):.0f}{mark})"
+    text += f" ({power(best.best)}{mark})"
     return text + (f", {gone} of {len(chosen)} diverged" if gone else "")
 
 

@@ -110,6 +110,20 @@ def test_rows_ask_for_more_runs_and_the_engine_gets_all_of_them(tmp_path, monkey
     assert len((tmp_path / "curves.csv").read_text().splitlines()) == 4
 
 
+def test_runs_that_differ_in_more_than_the_seed_have_titles_of_their_own(tmp_path, monkeypatch):
+    with_fake_runs(monkeypatch, lambda rate: 0.5, [])
+    experiment = small()
+    experiment = dataclasses.replace(
+        experiment, table=lambda results: "; ".join(row["title"] for row in results.rows)
+    )
+    for axes, text in (
+        (("seed=0:1", "peak_lr=0.5"), "Fixup; Fixup"),
+        (("weight_decay=0,0.5", "peak_lr=0.5"), "Fixup, weight_decay 0; Fixup, weight_decay 0.5"),
+    ):
+        main.main(experiment, Command(scale="smoke", grid=axes, out=tmp_path))
+        assert (tmp_path / "table.txt").read_text() == text + "\n"
+
+
 def test_a_failed_run_is_counted_and_the_others_are_shown(tmp_path, monkeypatch, capsys):
     asked = []
     with_fake_runs(monkeypatch, lambda rate: "failed" if rate > 0.3 else 0.5, asked)

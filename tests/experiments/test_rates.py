@@ -18,6 +18,8 @@ def test_a_best_rate_at_an_edge_carries_a_mark():
     rows = [row(-1, 0.5), row(-2, 0.9), row(-3, 0.8)]
     assert cell(rows) == "90.0 (2^-2)"
     assert cell(rows[:2]) == cell(rows[1:]) == "90.0 (2^-2!)"
+    odd = [{**row(-3, 0.9), "peak_lr": 0.1}, row(-2, 0.8), row(-4, 0.8)]
+    assert cell(odd) == "90.0 (0.1)"
     # A rate at which all runs diverged was tried, too.
     assert cell([*rows[1:], row(-1, None)]) == "90.0 (2^-2)"
     assert cell([]) == "-" and cell([row(-1, None)]) == "diverged"
