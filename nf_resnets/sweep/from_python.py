@@ -31,8 +31,8 @@ def run(
 ) -> list[dict[str, Any]]:
     """Trains every combination of some settings, and returns the rows of the runs.
 
-    Called again with the same folder, it makes only what is missing. The folder knows a run by its
-    settings, the data, and ``name``: give a changed network or optimizer another one.
+    Called again with the same folder, it makes only what is missing or has failed. The folder knows
+    a run by its settings, the data, and ``name``: give a changed network or optimizer another one.
 
     Args:
       grid: of each setting its values; see :class:`nf_resnets.sweep.RunSettings`.
@@ -72,6 +72,7 @@ def run(
     settings["dataset"], load = named(dataset)
     sweep = make_sweep(grid, {**settings, **overrides.settings}, load=load, overrides=overrides)
     with Rows(Path(folder)).open() as rows, Preemption() as stop:
+        rows.retry()
         display = Display([plan for plan in sweep.plans if plan.key not in rows])
         callbacks: list[Callback] = [display] if show else []
         with display:

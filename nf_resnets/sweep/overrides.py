@@ -120,4 +120,8 @@ def named(dataset: data.Dataset | str | os.PathLike[str]) -> tuple[str, Load]:
     """The name of a data set, and what loads it by that name."""
     if isinstance(dataset, str | os.PathLike):
         return os.fspath(dataset), data.load
+    if not isinstance(dataset, data.Dataset):
+        raise ValueError(
+            f"dataset is a {type(dataset).__name__}; expected a name or a data.Dataset."
+        )
     return dataset.name, lambda name: dataset

@@ -300,8 +300,11 @@ def checked(
 ) -> dict[str, Sequence[Any]]:
     """The axes with values of the fields' types, each once; raises a ``ValueError`` otherwise."""
     for name, values in axes.items():
-        if not len(values):
-            raise ValueError(f"the axis {name} has no values; expected at least one.")
+        listed = hasattr(values, "__len__") and not isinstance(values, str)
+        if not listed or not len(values):
+            raise ValueError(
+                f"{name}={shown(values)} found as an axis; expected a list of at least one value."
+            )
     count = math.prod(len(values) for values in axes.values())
     if count > MOST:
         raise ValueError(f"a grid of {count:,} points found; expected at most {MOST:,}.")

@@ -113,6 +113,19 @@ def test_a_setting_that_a_given_transformation_does_not_read_is_refused(tmp_path
         sweep.run({"peak_lr": [0.1, 0.2]}, tmp_path, optimizer=optax.sgd(0.1))
 
 
+def test_a_sweep_in_one_call_tries_a_failed_run_again(tmp_path):
+    pair = (lambda key: np.zeros((64, 10), np.float32)), lambda p, x: x.reshape(len(x), -1) @ p
+    for optimizer, state in ((optax.sgd, "failed"), (lambda settings: optax.sgd(0.1), "finished")):
+        (row,) = sweep.run(
+            {"seed": [0]}, tmp_path, network=pair, optimizer=optimizer, steps=1, show=False
+        )
+        assert row["state"] == state
+    with pytest.raises(ValueError, match="seed=0 found as an axis; expected a list"):
+        sweep.run({"seed": 0}, tmp_path)
+    with pytest.raises(ValueError, match="dataset is a ndarray; expected a name or"):
+        sweep.run({"seed": [0]}, tmp_path, dataset=np.zeros((2, 8, 8, 1)))
+
+
 def test_files_and_pixels_have_the_same_classes(home):
     file = home / "digits.safetensors"
     files = sorted((home / "digits").glob("*.png"))
