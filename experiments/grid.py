@@ -57,6 +57,19 @@ def title_in(named: Mapping[str, Point]) -> Callable[[Mapping[str, Any]], str]:
     return title
 
 
+def differing(
+    points: Sequence[Point], title: Callable[[Mapping[str, Any]], str] = lambda point: ""
+) -> set[str]:
+    """The settings in which points of one title differ.
+
+    >>> differing(grid({"depth": 8}, seed=[0, 1]))
+    {'seed'}
+    """
+    firsts: dict[str, Point] = {}
+    pairs = ((firsts.setdefault(title(point), point), point) for point in points)
+    return {name for first, point in pairs for name in point if point[name] != first.get(name)}
+
+
 def telling(
     title: Callable[[Mapping[str, Any]], str], scale: Sequence[Point], points: Sequence[Point]
 ) -> Callable[[Mapping[str, Any]], str]:
@@ -69,14 +82,13 @@ def telling(
     >>> telling(lambda row: "Fixup", scale, chosen)(chosen[-1])
     'Fixup, rate 2^-2'
     """
-
-    def differ(points: Sequence[Point]) -> set[str]:
-        of_title: dict[str, Point] = {}
-        whole = ({**vars(settings.RunSettings()), **point} for point in points if "model" in point)
-        pairs = ((of_title.setdefault(title(point), point), point) for point in whole)
-        return {name for first, point in pairs for name in point if point[name] != first.get(name)}
-
-    names = sorted(differ(points) - differ(scale) - {"seed"})
+    here, there = (
+        differing(
+            [vars(settings.RunSettings()) | point for point in each if "model" in point], title
+        )
+        for each in (points, scale)
+    )
+    names = sorted(here - there - {"seed"})
     return lambda row: ", ".join([title(row), *([settings.label(row, names)] if names else [])])
 
 

@@ -41,7 +41,7 @@ from .experiment import (
     layers,
     write_csv,
 )
-from .grid import Point, changed, parsed, telling
+from .grid import Point, changed, differing, parsed, telling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,8 @@ def chosen(experiment: Experiment, command: Command) -> list[Point]:
     """The runs of the scale, with what the command line changes.
 
     Raises:
-      ValueError: if there is no such scale, or a value is not one for its setting.
+      ValueError: if there is no such scale, a value is not one for its setting, or what needs no
+        training would be mixed.
     """
     if command.scale not in experiment.scales:
         known = ", ".join(experiment.scales)
@@ -128,7 +129,13 @@ def chosen(experiment: Experiment, command: Command) -> list[Point]:
     for name in axes:
         if name not in names:  # nothing would read it
             raise ValueError(f"the setting {name} found; expected one of {', '.join(names)}.")
-    return changed(points, axes)
+    points = changed(points, axes)
+    told = {"seed"}.union(*map(differing, experiment.scales.values()))
+    for name in differing([point for point in points if "model" not in point]) - told:
+        raise ValueError(
+            f"several values of {name} found, which the table would mix; expected one of them."
+        )
+    return points
 
 
 class Drawer:

@@ -64,6 +64,14 @@ def test_a_setting_that_nothing_reads_is_refused(experiment, axis):
         chosen(experiment.EXPERIMENT, Command(scale="smoke", grid=(axis,)))
 
 
+def test_what_a_table_of_untrained_networks_would_mix_is_refused():
+    command = Command(scale="smoke", grid=("width=8,16",))
+    with pytest.raises(ValueError, match="several values of width found"):
+        chosen(theory_signal.EXPERIMENT, command)
+    command = dataclasses.replace(command, grid=("width=16", "scheme=fixup"))
+    assert {point["width"] for point in chosen(theory_signal.EXPERIMENT, command)} == {16}
+
+
 def with_fake_runs(monkeypatch, accuracy, asked):
     """Runs that take no time: of each the row, as the engine keeps it."""
 
