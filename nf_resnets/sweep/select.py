@@ -13,13 +13,7 @@ from nf_resnets.sweep.rows import RESULTS
 Row = Mapping[str, Any]
 Edge = Literal["lowest", "highest", "only"]
 
-
-class _Signs(dict[str, int]):
-    def __missing__(self, name: str) -> int:
-        raise ValueError(f"metric={name!r} found; expected one of {', '.join(self)}.")
-
-
-METRICS = _Signs(test_accuracy=1, train_accuracy=1, test_loss=-1, train_loss=-1)
+METRICS = {"test_accuracy": 1, "train_accuracy": 1, "test_loss": -1, "train_loss": -1}
 """1 where more is better, -1 where less is."""
 
 ROUNDING = 1e-12
@@ -98,7 +92,7 @@ def optimum(rows: Iterable[Row], *, metric: str = "test_accuracy") -> Optimum:
       >>> best.best, best.low, best.high, best.at_edge
       (0.5, 0.5, 0.5, None)
     """
-    sign = METRICS[metric]
+    sign = sign_of(metric)
     summaries = tuple(_summary(*each, metric) for each in sorted(by_rate(rows).items()))
     tried = Optimum({}, metric, summaries)
     rates = [one for one in summaries if one.n or one.diverged]
@@ -150,6 +144,13 @@ def optima(
             groups, key=lambda values: [c.index(x) for c, x in zip(columns, values, strict=True)]
         )
     ]
+
+
+def sign_of(metric: str) -> int:
+    """1 where more is better, -1 where less is; raises a ``ValueError`` for what is no metric."""
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r} found; expected one of {', '.join(METRICS)}.")
+    return METRICS[metric]
 
 
 def _in_order(values: Iterable[Any]) -> list[Any]:
