@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.rows import RESULTS
 from nf_resnets.training import run
 
-from .grid import Point, about
+from .grid import Point, about, layers
 
 Row = dict[str, Any]
 
@@ -114,16 +113,6 @@ class Experiment:
 
 
 OVER = ("finished", "diverged")
-
-
-def layers(point: Mapping[str, Any]) -> int:
-    """The depth in a network's name; 0 where there is none.
-
-    >>> layers({"model": "wrn-100-2"})
-    100
-    """
-    number = re.search(r"\d+", point.get("model", ""))
-    return int(number[0]) if number else 0
 
 
 def number(value: Any) -> float:

@@ -53,7 +53,7 @@ from .experiment import Experiment, Results, Row, number, thinned
 from .grid import Point, grid
 from .main import Command, run
 from .table import finished, grouped, mean_curves, text_table
-from .task import HostTask, Setup
+from .task import HostTask, Setup, shared
 
 WINDOW = 10  # steps of the moving average in the figure
 TITLES = {
@@ -116,6 +116,10 @@ SCALES = {
 }
 
 
+DATA = ("dataset", "source", "vocabulary", "max_length", "joint")
+"""What the sentences and their tokens follow from."""
+
+
 def load(point: Point, data_dir: str | None) -> translation.Sentences:
     """Loads the sentence pairs, trains the vocabulary on them, and encodes them."""
     return translation.Sentences.of(
@@ -126,7 +130,7 @@ def load(point: Point, data_dir: str | None) -> translation.Sentences:
 
 def task(points: Sequence[Point], command: Command) -> HostTask:
     """The runs of points on the same sentences."""
-    return HostTask(load(points[0], command.data_dir), setup)
+    return HostTask(load(shared(points, *DATA), command.data_dir), setup)
 
 
 def setup(point: Point, sentences: translation.Sentences) -> Setup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -57,6 +58,16 @@ def title_in(named: Mapping[str, Point]) -> Callable[[Mapping[str, Any]], str]:
     return title
 
 
+def layers(point: Mapping[str, Any]) -> int:
+    """The depth in a network's name; 0 where there is none.
+
+    >>> layers({"model": "wrn-100-2"})
+    100
+    """
+    number = re.search(r"\d+", point.get("model", ""))
+    return int(number[0]) if number else 0
+
+
 def differing(
     points: Sequence[Point], title: Callable[[Mapping[str, Any]], str] = lambda point: ""
 ) -> set[str]:
@@ -82,14 +93,15 @@ def telling(
     >>> telling(lambda row: "Fixup", scale, chosen)(chosen[-1])
     'Fixup, rate 2^-2'
     """
-    here, there = (
-        differing(
-            [vars(settings.RunSettings()) | point for point in each if "model" in point], title
+    others, names = vars(settings.RunSettings()), set[str]()
+    # A table may have a column for each depth.
+    for name_of in (title, lambda row: f"{title(row)}, {layers(row)} layers"):
+        here, there = (
+            differing([others | point for point in each if "model" in point], name_of)
+            for each in (points, scale)
         )
-        for each in (points, scale)
-    )
-    names = sorted(here - there - {"seed"})
-    return lambda row: ", ".join([title(row), *([settings.label(row, names)] if names else [])])
+        names |= here - there - {"seed"}
+    return lambda row: ", ".join(filter(None, [title(row), settings.label(row, sorted(names))]))
 
 
 def changed(points: Sequence[Point], axes: Mapping[str, Sequence[Any]]) -> list[Point]:

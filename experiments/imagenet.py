@@ -29,7 +29,7 @@ from .experiment import Experiment, Results, Row, curve_of, number
 from .grid import Point
 from .main import Command
 from .table import mean_curves
-from .task import HostTask, Setup
+from .task import HostTask, Setup, shared
 
 DIGITS = "digits_jpeg"
 """The name of the digits as a data set of JPEG files."""
@@ -52,7 +52,7 @@ def task(
     options: Callable[[Point], Mapping[str, Any]], points: Sequence[Point], command: Command
 ) -> HostTask:
     """The runs of points on the images of one data set."""
-    encoded = open_images(points[0], command.data_dir)
+    encoded = open_images(shared(points, "dataset", "most"), command.data_dir)
     return HostTask(encoded, functools.partial(setup, options))
 
 

@@ -38,10 +38,9 @@ from .experiment import (
     Row,
     curve_lines,
     flat,
-    layers,
     write_csv,
 )
-from .grid import Point, changed, differing, parsed, telling
+from .grid import Point, changed, differing, layers, parsed, telling
 
 
 @dataclasses.dataclass(frozen=True)

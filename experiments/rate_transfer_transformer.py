@@ -43,7 +43,7 @@ from . import rate_transfer
 from .experiment import Row
 from .grid import Point, grid
 from .main import Command, run
-from .task import HostTask, Setup
+from .task import HostTask, Setup, shared
 
 PARAMETRIZED = tuple(
     schemes.parametrized(
@@ -87,7 +87,7 @@ SCALES = {
 
 def task(points: Sequence[Point], command: Command) -> HostTask:
     """The runs on the sentences of the translation experiment, without the long ones."""
-    return HostTask(table3.load(points[0], command.data_dir), setup)
+    return HostTask(table3.load(shared(points, *table3.DATA), command.data_dir), setup)
 
 
 def setup(point: Point, sentences: translation.Sentences) -> Setup:

@@ -188,18 +188,24 @@ def start_table(rows: Sequence[Row]) -> str:
     return text_table(cells)
 
 
+def of_training(rows: Sequence[Row]) -> dict[tuple[str, ...], list[Row]]:
+    """The second part by title, which rows of earlier versions lack, and images."""
+    return grouped([{"title": RESCALENET.title, **row} for row in rows], "title", "images")
+
+
 def training_table(rows: Sequence[Row]) -> str:
     """The second part: mean and spread of the test accuracy at each rate; dead units, gradient."""
     rates = sorted({float(row["rate"]) for row in rows})
     cells = [["biases set from", *(f"rate {rate:g}" for rate in rates), "gradient at the start",
               "dead (%)", f"after training at {rates[0]:g}"]]  # fmt: skip
-    for (images,), each in grouped(rows, "images").items():
+    for (title, images), each in of_training(rows).items():
         by_rate = [[row for row in each if float(row["rate"]) == rate] for rate in rates]
         gradient, dead = mean(each, "gradient")[0], mean(each, "dead", 100)[0]
         after = finished(by_rate[0])
         last = f"{mean(after, 'dead_after', 100)[0]:.1f}" if after else "-"
         shown = (f"{gradient:.3g}", f"{dead:.1f}", last)
-        cells.append([biases_of(int(images)), *map(spread_cell, by_rate), *shown])
+        told = biases_of(int(images)) + title.removeprefix(RESCALENET.title)
+        cells.append([told, *map(spread_cell, by_rate), *shown])
     return text_table(cells)
 
 
@@ -221,10 +227,10 @@ def figure(results: Results, path: Path) -> None:
         Curve("RescaleNet, biases at 0", at, [dead[0]] * len(at)),
     ]
     trainings = []
-    trained = grouped(parts.get(("training",), []), "images")
-    for (images,), rows in trained.items():
-        title = "RescaleNet, biases at 0" if images == "0" else f"RescaleNet, {images} images"
-        title = "RescaleNet" if (images,) == list(trained)[-1] else title
+    trained = of_training(parts.get(("training",), []))
+    for (title, images), rows in trained.items():
+        last = images == list(trained)[-1][1]
+        title += "" if last else f", {images} images" if int(images) else ", biases at 0"
         by_rate = {
             float(rate): [100 * float(row["test_accuracy"]) for row in finished(each)]
             for (rate,), each in grouped(rows, "rate").items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,21 @@ from nf_resnets import data, training, translation
 from nf_resnets.training import Plan, Program, Start
 
 from .grid import Point
+
+
+def shared(points: Sequence[Point], *names: str) -> Point:
+    """The first point, which says what all runs are trained on; all must have its settings of it.
+
+    >>> shared([{"dataset": "made", "seed": 0}, {"dataset": "made", "seed": 1}], "dataset")["seed"]
+    0
+    """
+    for name in names:
+        if len({point[name] for point in points}) > 1:
+            raise ValueError(
+                f"several values of {name} found; expected one, for all runs are trained on the "
+                "same data."
+            )
+    return points[0]
 
 
 class Setup(NamedTuple):

@@ -7,9 +7,11 @@ import pytest
 
 from experiments import fixup_fig3_depth as fig3
 from experiments import fixup_table2_imagenet, main, theory_signal
+from experiments import fixup_table3_translation as table3
 from experiments.experiment import Experiment, curve_of
-from experiments.grid import changed, grid
+from experiments.grid import changed, grid, telling
 from experiments.main import Command, chosen
+from nf_resnets import schemes
 from nf_resnets.sweep.engine import Outcome
 from nf_resnets.training.wave import row_of
 
@@ -130,6 +132,26 @@ def test_runs_that_differ_in_more_than_the_seed_have_titles_of_their_own(tmp_pat
     ):
         main.main(experiment, Command(scale="smoke", grid=axes, out=tmp_path))
         assert (tmp_path / "table.txt").read_text() == text + "\n"
+
+
+@pytest.mark.parametrize(
+    ("models", "titles"),
+    [("10-1,wrn-22-1", ("",)), ("10-1,wrn-10-2", (", wrn-10-1", ", wrn-10-2"))],
+)
+def test_a_table_has_columns_for_depths_and_not_for_widths(models, titles):
+    experiment = fig3.EXPERIMENT
+    command = Command(scale="smoke", grid=("scheme=fixup", f"model=wrn-{models}"))
+    points = chosen(experiment, command)
+    with schemes.registered(*experiment.schemes):
+        title = telling(experiment.title, experiment.scales["smoke"], points)
+    assert {title(point) for point in points} == {f"Fixup{words}" for words in titles}
+
+
+def test_runs_on_several_data_are_refused_where_they_share_them():
+    points = table3.SCALES["smoke"]
+    points = [*points, {**points[0], "vocabulary": 300}]
+    with pytest.raises(ValueError, match="several values of vocabulary found"):
+        table3.task(points, Command())
 
 
 def test_a_failed_run_is_counted_and_the_others_are_shown(tmp_path, monkeypatch, capsys):
