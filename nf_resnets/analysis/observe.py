@@ -31,7 +31,7 @@ class Activations(NamedTuple):
       input: what enters the block, ``[B, H, W, C]``, or as the network has it.
       skip: the skip path as it enters the sum.
       branch: the residual branch as it enters the sum.
-      sum: of the two, before an activation or a norm that follows.
+      sum: of the two, and of branches parallel to it, before an activation or a norm that follows.
     """
 
     input: jax.Array
@@ -44,7 +44,7 @@ class Slopes(NamedTuple):
     """The gradients at one residual branch.
 
     Attributes:
-      input: that by what enters the block, through both paths.
+      input: that by what enters the block, through all its paths.
       sum: that by the sum of the two.
     """
 
@@ -138,8 +138,11 @@ class _Watched:
             adder = dict(residuals.summands(flow[branch.sum]))
             skip = max(branch.shortcut, default=branch.fork)
             terms = [term for term in adder if term in branch.region]
-            block = branch.region | branch.shortcut | flow.between(entry, branch.fork)
-            block |= {adder[term] for term in (skip, *terms)}
+            # With the branches parallel to it, which end in the same sum.
+            block = branch.shortcut | flow.between(entry, branch.fork)
+            for each in residuals.branches:
+                block |= each.region if each.sum == branch.sum else set()
+            block |= {adder[term] for term in adder if term == skip or term in block}
             users = [(entry, user) for user in flow.users[entry] if user in block]
             self._watch(place, "input", users, shift=True)
             self._watch(place, "skip", [(skip, adder[skip])], shift=True)

@@ -165,6 +165,27 @@ def test_a_block_of_shared_weights_is_as_many_blocks_as_it_is_called():
     np.testing.assert_array_equal(blocks[1].input, blocks[0].sum)
 
 
+def test_the_gradient_at_parallel_branches_is_that_through_all_of_them():
+    rng = np.random.default_rng(3)
+    params = [jnp.asarray(rng.normal(size=(4, 4)), jnp.float32) for _ in range(4)]
+
+    def block(params, h):
+        a, b, c, d = params
+        return h + nn.relu(h @ a) @ b + nn.relu(h @ c) @ d
+
+    def readout(outputs):
+        return jnp.sin(outputs).sum()
+
+    network = lambda params, x: 3.0 * block(params, 2.0 * x)  # noqa: E731
+    _, values, slopes = analysis.slopes(readout, network, params, X)
+    expected = jax.grad(lambda h: readout(3.0 * block(params, h)))(2.0 * X)
+    for at, slope in zip(values, slopes, strict=True):
+        np.testing.assert_allclose(at.input, 2.0 * X)
+        np.testing.assert_allclose(slope.input, expected, rtol=1e-5)  # float32 sums
+    total = values[0].skip + values[0].branch + values[1].branch
+    np.testing.assert_allclose(values[0].sum, total, rtol=1e-5)
+
+
 def test_what_is_no_residual_network_is_refused():
     with pytest.raises(ValueError, match="no residual branch found"):
         analysis.observe(lambda w, x: jnp.sin(x @ w), jnp.eye(4), X)
