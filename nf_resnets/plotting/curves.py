@@ -214,7 +214,7 @@ def _draw(axes: Any, panel: Panel, styles: Mapping[str, Mapping[str, Any]]) -> N
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     low, high = panel.y_limits or axes.get_ylim()
-    if panel.y_base:
+    if panel.y_base and any(v > 0 for curve in panel.curves for v in curve.y):
         axes.set_yscale("log", base=panel.y_base)
         low, high = panel.y_limits or axes.get_ylim()
         if high < 4 * low:  # small changes look small

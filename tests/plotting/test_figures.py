@@ -57,6 +57,13 @@ def test_a_run_that_diverged_is_marked_in_a_band_at_the_bad_end(drawn, tmp_path,
     assert legend == ["Fixup", "SkipInit", "chance"]  # from the highest end down
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_panel_of_runs_that_all_diverged_has_no_logarithmic_axis(drawn, tmp_path):
+    panel = Panel("batch", "rate", [Curve("Fixup", (), (), lost=(8, 32))], x_base=2, y_base=2)
+    curves_figure([panel], tmp_path / "figure.png", title="rates", subtitle="")
+    assert marks(drawn[0].axes[0])
+
+
 def test_the_depth_figure_has_means_and_ranges_and_a_gap(drawn, tmp_path):
     rows = [
         {"title": "Fixup", "depth": depth, "test_accuracy": value, "status": status}
