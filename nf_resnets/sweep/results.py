@@ -85,7 +85,7 @@ def draw(result: Result, folder: Path, *, title: str, target: str = "") -> list[
     best = [one for metric in METRICS for one in optima(rows, metric=metric, by=by)]
     sizes = len(axes.get("batch_size", ())) > 1
     fits = regimes_of(best) if sizes else []
-    goal = parse_target(target) if sizes else None
+    goal = parse_target(target)
     reached = steps_to_target(rows, goal[1], metric=goal[0], by=by) if goal else []
     results = plotting.SweepResults(
         title=title,

@@ -62,9 +62,10 @@ def test_batch_sizes_have_steps_to_a_target(quick_figures, tmp_path):
         for row in made().rows
         for size in axes["batch_size"]
     ]  # fmt: skip
-    result = Result(rows, axes, {}, {"finished": 6}, 0, 1, [])
-    results.draw(result, tmp_path, title="", target="test_accuracy=0.6")
-    assert "steps to test accuracy (%) 60" in (tmp_path / "report.html").read_text()
+    for some, of in ((rows, axes), (rows[::2], AXES)):  # both sizes, or one
+        result = Result(some, of, {}, {"finished": len(some)}, 0, 1, [])
+        results.draw(result, tmp_path, title="", target="test_accuracy=0.6")
+        assert "steps to test accuracy (%) 60" in (tmp_path / "report.html").read_text()
     for wrong in ("0.5", "loss=0.5", "train_loss=nan"):
         with pytest.raises(ValueError, match=f"--target '{wrong}' found; expected METRIC=NUMBER"):
             check(Options(target=wrong))
