@@ -43,14 +43,13 @@ def examples():
     return {split: [example(i, rng) for i in range(size)] for split, size in sizes.items()}
 
 
-def prepare(data_dir, name, splits):
-    """Writes {split: [(key, example), ...]} with TFDS's own builder, as a prepared data set."""
+def prepare(builder, splits):
+    """Writes {split: [(key, example), ...]} with a builder of TFDS's, as a prepared data set."""
     import tensorflow_datasets as tfds
 
-    builder = tfds.builder(name, data_dir=data_dir)
     builder._split_generators = lambda _: {name: iter(each) for name, each in splits.items()}
     tfds.disable_progress_bar()
-    options = {"try_download_gcs": False, "manual_dir": str(data_dir)}
+    options = {"try_download_gcs": False, "manual_dir": str(builder.data_path)}
     builder.download_and_prepare(
         file_format="array_record", download_config=tfds.download.DownloadConfig(**options)
     )
@@ -58,21 +57,10 @@ def prepare(data_dir, name, splits):
 
 def write(data_dir, splits):
     """Writes {split: [(bytes, label, name), ...]} as a prepared data set."""
+    import tensorflow_datasets as tfds
 
     def stored(content, label, name):
         return name, {"image": io.BytesIO(content), "label": label, "file_name": name}
 
     examples = {split: [stored(*each) for each in found] for split, found in splits.items()}
-    prepare(data_dir, "imagenet2012", examples)
-
-
-_WRITTEN = {}
-
-
-def data_dir(tmp_path_factory):
-    """The folder of the usual set, written once for all tests of a process."""
-    if "usual" not in _WRITTEN:
-        folder = tmp_path_factory.mktemp("imagenet")
-        write(folder, examples())
-        _WRITTEN["usual"] = folder
-    return _WRITTEN["usual"]
+    prepare(tfds.builder("imagenet2012", data_dir=data_dir), examples)

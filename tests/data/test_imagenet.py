@@ -11,13 +11,8 @@ from nf_resnets.data import imagenet
 from tests import photographs
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return photographs.data_dir(tmp_path_factory)
-
-
-def test_what_was_written_is_read(data_dir):
-    found = imagenet.open_encoded(data_dir)
+def test_what_was_written_is_read(photographs_dir):
+    found = imagenet.open_encoded(photographs_dir)
     assert found.name == "imagenet2012" and found.num_classes == 1000
     assert found.class_names[0] == "n01440764" and len(found.class_names) == 1000
     assert {name: split.num_examples for name, split in found.splits.items()} == {
@@ -50,8 +45,8 @@ def test_a_label_out_of_range_is_named(tmp_path):
         split[0]
 
 
-def test_other_formats_are_refused(data_dir, tmp_path):
-    shutil.copytree(data_dir / "imagenet2012", tmp_path / "imagenet2012")
+def test_other_formats_are_refused(photographs_dir, tmp_path):
+    shutil.copytree(photographs_dir / "imagenet2012", tmp_path / "imagenet2012")
     (info,) = tmp_path.glob("*/*/dataset_info.json")
     info.write_text(json.dumps({**json.loads(info.read_text()), "fileFormat": "tfrecord"}))
     with pytest.raises(ValueError, match=f"{info.parent} is in tfrecord format; expected array"):

@@ -56,6 +56,8 @@ def test_an_unknown_name_is_refused():
 
 def _write_tfds(data_dir, name, sizes):
     """Writes random images with TFDS's own builder; returns {split: [(image, label), ...]}."""
+    import tensorflow_datasets as tfds
+
     rng = np.random.default_rng(0)
     written = {}
     for split, size in sizes.items():
@@ -71,7 +73,7 @@ def _write_tfds(data_dir, name, sizes):
         split: [example(index, *each) for index, each in enumerate(pairs)]
         for split, pairs in written.items()
     }
-    prepare(data_dir, name, splits)
+    prepare(tfds.builder(name, data_dir=data_dir), splits)
     return written
 
 

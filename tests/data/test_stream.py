@@ -17,8 +17,8 @@ PINNED = [80, 73, 142, 106]
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return imagenet.open_encoded(photographs.data_dir(tmp_path_factory))
+def dataset(photographs_dir):
+    return imagenet.open_encoded(photographs_dir)
 
 
 def batches(dataset, **options):

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from nf_resnets import init, models, roles, schemes
+from tests.init.noted import network_of
+from tests.models.trees import shapes
 from tests.roles.networks import CASES
 from tests.roles.test_verification import NAMES, TREE, X, filled, network
 
+pytestmark = pytest.mark.usefixtures("strangers_broadcast")
+
 IMAGES = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
-
-
-@pytest.fixture(autouse=True)
-def strangers_broadcast():
-    with jax.numpy_rank_promotion("allow"):
-        yield
 
 
 @pytest.mark.parametrize(
@@ -64,9 +62,9 @@ def _parameters(function):
 def test_the_constants_of_the_forward_pass_are_seen(depth):
     scheme = schemes.get("rescalenet")
     model = models.WideResNet(depth=(depth - 4) // 6 * 6 + 4, scheme=scheme, stem_channels=2)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGES)["params"]
-    role_map = roles.read(lambda p, x: model.apply({"params": p}, x), shapes, IMAGES)
+    params = shapes(model)["params"]
+    role_map = roles.read(network_of(model), params, IMAGES)
     found = np.array([(b.branch_scale, b.skip_scale) for b in role_map.branches], np.float32)
     constants = scheme.constants(model.num_branches)
     np.testing.assert_array_equal(found.T, [constants.residual, constants.identity])
-    jax.eval_shape(lambda tree: init.rescalenet(tree, len(found), rules=role_map), shapes)
+    jax.eval_shape(lambda tree: init.rescalenet(tree, len(found), rules=role_map), params)

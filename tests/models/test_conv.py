@@ -100,7 +100,7 @@ def form_on(platform, differentiated=True):
     return "plain" if re.search(r"(lhs|rhs)_dilate = \[2, 2\]", text) else "canonical"
 
 
-def test_the_form_is_that_of_the_platform_of_the_program(monkeypatch, tmp_path):
+def test_the_form_is_that_of_the_platform_of_the_program(monkeypatch, tmp_path, as_before):
     for platform, available, expected in (
         ("cpu", True, "onednn"), ("cpu", False, "canonical"), ("cuda", True, "plain"),
         ("tpu", True, "plain"),
@@ -113,12 +113,8 @@ def test_the_form_is_that_of_the_platform_of_the_program(monkeypatch, tmp_path):
         assert form_on("cpu", differentiated=False) == "onednn"
         assert form_on("cuda", differentiated=False) != "onednn"
     # XLA cannot store programs that call oneDNN.
-    before = jax.config.jax_compilation_cache_dir
-    try:
-        jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-        assert form_on("cpu") == "canonical"
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    assert form_on("cpu") == "canonical"
 
 
 @pytest.mark.skipif(not HAS_ONEDNN, reason="needs AVX2, Linux, and a jaxlib that was compared")

@@ -16,13 +16,9 @@ from tests.norm_free.drawn import X, assert_same, drawn
 from tests.roles.libraries import LIBRARIES
 from tests.roles.networks import HEADS, attention, conv, f, rms, split_heads
 
+pytestmark = pytest.mark.usefixtures("strangers_broadcast")
+
 WIDTH, COUNT = 8, 2
-
-
-@pytest.fixture(autouse=True)
-def strangers_broadcast():
-    with jax.numpy_rank_promotion("allow"):
-        yield
 
 
 # Residual branches relu(norm(x up)) down, in five libraries.

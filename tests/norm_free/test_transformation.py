@@ -11,13 +11,9 @@ from nf_resnets import norm_free, roles, schemes
 from tests.norm_free.drawn import X, assert_same, drawn
 from tests.roles.networks import f, rms
 
+pytestmark = pytest.mark.usefixtures("strangers_broadcast")
+
 WIDTH = 8
-
-
-@pytest.fixture(autouse=True)
-def strangers_broadcast():
-    with jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def vectors(body, count=2, **more):

@@ -9,18 +9,14 @@ from nf_resnets import roles
 from nf_resnets.roles import Role, Rules
 from tests.roles.networks import CASES, D, f
 
+pytestmark = pytest.mark.usefixtures("strangers_broadcast")
+
 # Those that have biases or a gate, a norm, a stack, shared layers, an encoder, low-rank factors.
 VERIFIED = (
     "squeeze_and_excitation", "conditioned_on_time", "gpt2", "stacked_in_a_loop", "weight_norm",
     "shared_layers_unrolled", "encoder_decoder_of_one", "low_rank_on_data", "mixture_of_experts",
     "modulated", "gated_end", "keys_returned", "complex_stream", "experts_by_place",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def strangers_broadcast():
-    with jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def filled(shapes, seed=0):

@@ -51,14 +51,10 @@ def test_threads_share_a_program_which_is_kept_for_as_long_as_one_uses_it():
     ("platform", "chosen", "stored"),
     [("cpu", None, None), ("gpu", None, "compiled"), ("tpu", "mine", "mine")],
 )
-def test_programs_are_stored_but_on_a_cpu(monkeypatch, tmp_path, platform, chosen, stored):
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
+def test_programs_are_stored_but_on_a_cpu(
+    monkeypatch, tmp_path, as_before, platform, chosen, stored
+):
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform=platform)])
-    try:
-        jax.config.update(names[0], chosen and str(tmp_path / chosen))
-        store_programs(tmp_path)
-        assert jax.config.jax_compilation_cache_dir == (stored and str(tmp_path / stored))
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
+    jax.config.update("jax_compilation_cache_dir", chosen and str(tmp_path / chosen))
+    store_programs(tmp_path)
+    assert jax.config.jax_compilation_cache_dir == (stored and str(tmp_path / stored))

@@ -15,20 +15,15 @@ from tests.training.small import Log
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return photographs.data_dir(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def whole(data_dir):
+def whole(photographs_dir):
     """The run that nothing interrupted."""
-    return small.run(data_dir)
+    return small.run(photographs_dir)
 
 
-def run_of_two(data_dir, folder):
+def run_of_two(photographs_dir, folder):
     """What each of two processes says at its end."""
     module = "tests.training.streamed_process"
-    command = lambda port, index: (module, data_dir, folder / "both", port, index)  # noqa: E731
+    command = lambda port, index: (module, photographs_dir, folder / "both", port, index)  # noqa: E731
     with Pair(folder, command, devices=1) as two:
         assert two.codes() == [0, 0], two.said()
         return [json.loads(said.splitlines()[-1]) for said in two.said()]
@@ -41,20 +36,30 @@ def assert_twins(found, whole):
     assert small.digest(found.state) == small.digest(whole.state)
 
 
-def test_it_trains_and_is_tested(whole, data_dir):
+def test_what_no_test_could_read_is_refused_before_the_first_step():
+    splits = {"train": None, "test": None}
+    dataset = data.EncodedDataset("mine", splits, 2, ("a", "b"))
+    with pytest.raises(ValueError, match="splits train, test found; expected train and validation"):
+        training.Streamed(dataset, data.RandomCrop(224), 256)
+    dataset = data.EncodedDataset("mine", splits | {"validation": None}, 2, ("a", "b"))
+    with pytest.raises(ValueError, match="short_side=200 found; expected at least the 224 pixels"):
+        training.Streamed(dataset, data.RandomCrop(224), 200)
+
+
+def test_it_trains_and_is_tested(whole, photographs_dir):
     assert whole.status == "finished" and whole.first_step == 0
     assert int(whole.state.step) == len(whole.curve) == small.STEPS
     assert np.isfinite(whole.curve).all()
     begun = small.begin().params["head"]["kernel"]
     assert np.abs(whole.state.params["head"]["kernel"] - begun).max() > 0.01
     # All 22 photographs at a time, against two batches of 16, of which the second is filled up.
-    photos = training.Streamed(data.open_encoded(data_dir), data.RandomCrop(small.SIZE), 16)
+    photos = training.Streamed(data.open_encoded(photographs_dir), data.RandomCrop(small.SIZE), 16)
     (batch,) = photos.test_batches("validation", photographs.VALIDATION)
     x = (batch["image"] - np.float64(data.IMAGENET_MEAN)) / data.IMAGENET_STD
     z = x.reshape(len(x), -1) @ np.float64(whole.state.params["head"]["kernel"])
     losses = np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), batch["label"]]
     for devices in (1, 2):
-        ours = small.program(data_dir, devices, 3)
+        ours = small.program(photographs_dir, devices, 3)
         found = ours.test(ours.begin([whole.state]))
         # Float32 sums of 432 products of order 1.
         np.testing.assert_allclose(found["loss"], losses.mean(), rtol=1e-5)
@@ -62,21 +67,21 @@ def test_it_trains_and_is_tested(whole, data_dir):
         assert found["accuracy"] == pytest.approx(right, abs=1e-7)
 
 
-def test_a_run_that_is_told_to_stop_saves_and_resumes(data_dir, whole, tmp_path):
+def test_a_run_that_is_told_to_stop_saves_and_resumes(photographs_dir, whole, tmp_path):
     with pytest.raises(Stopped):
-        small.run(data_dir, tmp_path, Log(stop_at=6))
+        small.run(photographs_dir, tmp_path, Log(stop_at=6))
     assert Checkpoints(tmp_path).steps()[-1] == 6
-    resumed = small.run(data_dir, tmp_path, threads=7)
+    resumed = small.run(photographs_dir, tmp_path, threads=7)
     assert resumed.first_step == 6
     assert_twins(resumed, whole)
 
 
 @pytest.mark.slow
-def test_two_hosts_read_their_own_halves(data_dir, whole, tmp_path):
-    found = run_of_two(data_dir, tmp_path)
+def test_two_hosts_read_their_own_halves(photographs_dir, whole, tmp_path):
+    found = run_of_two(photographs_dir, tmp_path)
     assert found[0]["digest"] == found[1]["digest"]
     np.testing.assert_allclose(found[0]["loss"], whole.column("loss"), rtol=2e-4)
     # Both of them begin where the checkpoint of process 0 is.
-    again = run_of_two(data_dir, tmp_path)
+    again = run_of_two(photographs_dir, tmp_path)
     assert again[0]["first_step"] == again[1]["first_step"] > 0
     assert {one["digest"] for one in again} == {found[0]["digest"]}

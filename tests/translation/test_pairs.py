@@ -5,6 +5,7 @@ import hashlib
 import pytest
 
 from nf_resnets.translation import Pairs, load_pairs, made_pairs
+from tests.photographs import prepare
 
 SIZES = {"train": 12, "validation": 3, "test": 4}
 
@@ -29,12 +30,7 @@ def write(data_dir, name, languages, sizes):
         features=tfds.features.Translation(languages),
         split_datasets={},
     )
-    builder._split_generators = lambda *_: {split: examples(split) for split in sizes}
-    tfds.disable_progress_bar()
-    builder.download_and_prepare(
-        file_format="array_record",
-        download_config=tfds.download.DownloadConfig(try_download_gcs=False),
-    )
+    prepare(builder, {split: [*examples(split)] for split in sizes})
     return written
 
 
