@@ -85,19 +85,11 @@ def resnet(stages, *, bottleneck, train):
     )  # fmt: skip
 
 
-@library
-def linen_resnet_50():
-    return resnet((3, 4, 6, 3), bottleneck=True, train=True)
-
-
-@library
-def linen_resnet_18():
-    return resnet((2, 2, 2, 2), bottleneck=False, train=True)
-
-
-@library
-def linen_resnet_50_with_running_statistics():
-    return resnet((3, 4, 6, 3), bottleneck=True, train=False)
+LIBRARIES["linen_resnet_50"] = lambda: resnet((3, 4, 6, 3), bottleneck=True, train=True)
+LIBRARIES["linen_resnet_18"] = lambda: resnet((2, 2, 2, 2), bottleneck=False, train=True)
+LIBRARIES["linen_resnet_50_with_running_statistics"] = lambda: resnet(
+    (3, 4, 6, 3), bottleneck=True, train=False
+)
 
 
 class Layer(nn.Module):
@@ -152,14 +144,8 @@ def scanned(layer):
     )  # fmt: skip
 
 
-@library
-def linen_scanned_transformer():
-    return scanned(Layer)
-
-
-@library
-def linen_scanned_transformer_with_remat():
-    return scanned(nn.remat(Layer))
+LIBRARIES["linen_scanned_transformer"] = lambda: scanned(Layer)
+LIBRARIES["linen_scanned_transformer_with_remat"] = lambda: scanned(nn.remat(Layer))
 
 
 @library
@@ -223,14 +209,8 @@ def haiku_resnet(version):
     return Case(network, params, (images(64),), tuple(branches), known, normalized="data")
 
 
-@library
-def haiku_resnet_v1():
-    return haiku_resnet(1)
-
-
-@library
-def haiku_resnet_v2():
-    return haiku_resnet(2)
+LIBRARIES["haiku_resnet_v1"] = lambda: haiku_resnet(1)
+LIBRARIES["haiku_resnet_v2"] = lambda: haiku_resnet(2)
 
 
 @library

@@ -47,10 +47,20 @@ class Case:
 CASES = {}
 
 
-def case(function):
+def made(function):
     """Registers a function that makes a case."""
     CASES[function.__name__] = function
     return function
+
+
+def case(make, *args, **truth):
+    """Registers the case that ``make(function, *args, **truth)`` is, by the function's name."""
+
+    def register(function):
+        CASES[function.__name__] = lambda: make(function, *args, **truth)
+        return function
+
+    return register
 
 
 def f(*shape):
@@ -65,8 +75,8 @@ def tokens(length=12):
     return jax.ShapeDtypeStruct((2, length), jnp.int32)
 
 
-def blocks(make, count):
-    return {f"l{i}": make() for i in range(count)}
+def blocks(layers, count):
+    return {f"l{i}": layers for i in range(count)}
 
 
 def each(text, count):
@@ -120,12 +130,12 @@ def layer_norm(x, scale, shift):
     return (x - mean) / jnp.sqrt(variance + 1e-5) * scale + shift
 
 
-def on_tokens(body, layers, count=3, **truth):
+def on_tokens(body, layers, count=3, look_up=lambda table, t: table[t], **truth):
     """A language model whose blocks are ``x = body(layer, x)``."""
     params = {"emb": f(VOCABULARY, D), **blocks(layers, count), "out": f(D, VOCABULARY)}
 
     def network(p, t):
-        x = p["emb"][t]
+        x = look_up(p["emb"], t)
         for i in range(count):
             x = body(p[f"l{i}"], x)
         return x @ p["out"]
@@ -166,6 +176,7 @@ def on_vectors(body, layers, count=3, **truth):
 
 
 TWO = "#w1 #w2"
+CONVS = {"a": f(3, 3, 16, 16), "b": f(3, 3, 16, 16)}
 
 
 def two():
@@ -200,23 +211,18 @@ def bottleneck(change=lambda p, y: y, skip=None, groups=1, extra=lambda o: {}, *
     return Case(network, params, (images(),), each("#c1 #c2 #c3", 3), known, **truth)
 
 
-@case
-def squeeze_and_excitation():
-    def gate(p, y):
-        s = jax.nn.relu(y.mean((1, 2)) @ p["fc1"])
-        return y * jax.nn.sigmoid(s @ p["fc2"])[:, None, None]
-
-    return bottleneck(
-        gate, extra=lambda o: {"fc1": f(o, 4), "fc2": f(4, o)}, roles={"keep": "l0/fc1 l1/fc2"}
-    )
+@case(bottleneck, extra=lambda o: {"fc1": f(o, 4), "fc2": f(4, o)}, roles={"keep": "l0/fc1 l1/fc2"})
+def squeeze_and_excitation(p, y):
+    s = jax.nn.relu(y.mean((1, 2)) @ p["fc1"])
+    return y * jax.nn.sigmoid(s @ p["fc2"])[:, None, None]
 
 
-@case
-def grouped_convolutions():
-    return bottleneck(groups=8, fans={"l0/c2": (18, 18), "l1/c2": (36, 36)})
+CASES["grouped_convolutions"] = lambda: bottleneck(
+    groups=8, fans={"l0/c2": (18, 18), "l1/c2": (36, 36)}
+)
 
 
-@case
+@made
 def pooled_shortcut():
     def skip(p, x):
         pooled = lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
@@ -225,82 +231,69 @@ def pooled_shortcut():
     return bottleneck(skip=skip)
 
 
-@case
-def pooled_last():
+@case(
+    Case, {"stem": f(3, 3, 3, 16), **blocks({name: f(3, 3, 16, 16) for name in ("c1", "c2")}, 2)},
+    (images(),), each("#c1 #c2", 2), {"stem": "stem"}, scales=(0.25, 1.0, 1.0),
+)  # fmt: skip
+def pooled_last(p, x):
     """No layer comes behind the last sum, whose skip path adds up its pixels."""
-    kernels = {name: f(3, 3, 16, 16) for name in ("c1", "c2")}
-    params = {"stem": f(3, 3, 3, 16), **blocks(lambda: kernels, 2)}
-
-    def network(p, x):
-        x = conv(x, p["stem"])
-        for layer in (p["l0"], p["l1"]):
-            skip = lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
-            x = skip + conv(jax.nn.relu(conv(x, layer["c1"], 2)), layer["c2"])
-        return x
-
-    known = {"stem": "stem"}
-    return Case(network, params, (images(),), each("#c1 #c2", 2), known, scales=(0.25, 1.0, 1.0))
+    x = conv(x, p["stem"])
+    for layer in (p["l0"], p["l1"]):
+        skip = lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
+        x = skip + conv(jax.nn.relu(conv(x, layer["c1"], 2)), layer["c2"])
+    return x
 
 
-@case
-def inverted_bottleneck():
-    def body(p, x):
-        y = jax.nn.relu6(conv(x, p["expand"]))
-        y = jax.nn.relu6(conv(y, p["depthwise"], groups=y.shape[-1]))
-        return x + conv(y, p["project"])
-
-    layers = {"expand": f(1, 1, 16, 96), "depthwise": f(3, 3, 1, 96), "project": f(1, 1, 96, 16)}
-    return on_images(
-        body, lambda: layers, branches="#expand #depthwise #project", fans={"l0/depthwise": (9, 9)}
-    )
+@case(
+    on_images, {"expand": f(1, 1, 16, 96), "depthwise": f(3, 3, 1, 96), "project": f(1, 1, 96, 16)},
+    branches="#expand #depthwise #project", fans={"l0/depthwise": (9, 9)},
+)  # fmt: skip
+def inverted_bottleneck(p, x):
+    y = jax.nn.relu6(conv(x, p["expand"]))
+    y = jax.nn.relu6(conv(y, p["depthwise"], groups=y.shape[-1]))
+    return x + conv(y, p["project"])
 
 
-@case
-def layer_scale():
-    def body(p, x):
-        y = layer_norm(conv(x, p["depthwise"], groups=16), p["scale"], p["shift"])
-        return x + p["gamma"] * (jax.nn.gelu(y @ p["up"]) @ p["down"])
-
-    layers = {"depthwise": f(7, 7, 1, 16), "up": f(16, 64), "down": f(64, 16)}
-    layers |= {"scale": f(16), "shift": f(16), "gamma": f(16)}
-    return on_images(
-        body, lambda: layers, branches="#depthwise #up #down", normalized="data",
-        roles={"keep": "l0/gamma", "norm": "l0/scale l0/shift"},
-    )  # fmt: skip
+@case(
+    on_images,
+    {"depthwise": f(7, 7, 1, 16), "up": f(16, 64), "down": f(64, 16)}
+    | {"scale": f(16), "shift": f(16), "gamma": f(16)},
+    branches="#depthwise #up #down", normalized="data",
+    roles={"keep": "l0/gamma", "norm": "l0/scale l0/shift"},
+)  # fmt: skip
+def layer_scale(p, x):
+    y = layer_norm(conv(x, p["depthwise"], groups=16), p["scale"], p["shift"])
+    return x + p["gamma"] * (jax.nn.gelu(y @ p["up"]) @ p["down"])
 
 
-@case
-def inception_joined():
-    def body(p, x):
-        wide = conv(jax.nn.relu(conv(x, p["b1"])), p["b3"])
-        return jax.nn.relu(jnp.concatenate([conv(x, p["a"]), wide], -1))
-
-    layers = {"a": f(1, 1, 16, 8), "b1": f(1, 1, 16, 4), "b3": f(3, 3, 4, 8)}
-    return on_images(body, lambda: layers, roles={"stem": "stem l0/a l0/b1 l0/b3 l1/a l1/b1 l1/b3"})
-
-
-@case
-def inception_summed():
-    def body(p, x):
-        return jax.nn.relu(conv(x, p["a"]) + conv(jax.nn.relu(conv(x, p["b1"])), p["b3"]))
-
-    layers = {"a": f(3, 3, 16, 16), "b1": f(1, 1, 16, 16), "b3": f(3, 3, 16, 16)}
-    return on_images(
-        body, lambda: layers, doubt="'l0/a'.*expected projections=", options={"projections": False},
-        roles={"stem": "stem l0/a l0/b1 l0/b3 l1/a l1/b1 l1/b3"},
-    )  # fmt: skip
+@case(
+    on_images, {"a": f(1, 1, 16, 8), "b1": f(1, 1, 16, 4), "b3": f(3, 3, 4, 8)},
+    roles={"stem": "stem l0/a l0/b1 l0/b3 l1/a l1/b1 l1/b3"},
+)  # fmt: skip
+def inception_joined(p, x):
+    wide = conv(jax.nn.relu(conv(x, p["b1"])), p["b3"])
+    return jax.nn.relu(jnp.concatenate([conv(x, p["a"]), wide], -1))
 
 
-@case
-def inception_residual():
-    def body(p, x):
-        r = jax.nn.relu
-        wide = conv(r(conv(x, p["b1"])), p["b3"])
-        joined = jnp.concatenate([r(conv(x, p["a"])), r(wide)], -1)
-        return r(x + 0.17 * conv(joined, p["o"]))
+@case(
+    on_images, {"a": f(3, 3, 16, 16), "b1": f(1, 1, 16, 16), "b3": f(3, 3, 16, 16)},
+    doubt="'l0/a'.*expected projections=", options={"projections": False},
+    roles={"stem": "stem l0/a l0/b1 l0/b3 l1/a l1/b1 l1/b3"},
+)  # fmt: skip
+def inception_summed(p, x):
+    return jax.nn.relu(conv(x, p["a"]) + conv(jax.nn.relu(conv(x, p["b1"])), p["b3"]))
 
-    layers = {"a": f(1, 1, 16, 8), "b1": f(1, 1, 16, 8), "b3": f(3, 3, 8, 8), "o": f(1, 1, 16, 16)}
-    return on_images(body, lambda: layers, branches="#a,#b1 #b3 #o", scales=(1.0, 0.17, 1.0))
+
+@case(
+    on_images,
+    {"a": f(1, 1, 16, 8), "b1": f(1, 1, 16, 8), "b3": f(3, 3, 8, 8), "o": f(1, 1, 16, 16)},
+    branches="#a,#b1 #b3 #o", scales=(1.0, 0.17, 1.0),
+)  # fmt: skip
+def inception_residual(p, x):
+    r = jax.nn.relu
+    wide = conv(r(conv(x, p["b1"])), p["b3"])
+    joined = jnp.concatenate([r(conv(x, p["a"])), r(wide)], -1)
+    return r(x + 0.17 * conv(joined, p["o"]))
 
 
 def unet(joined):
@@ -326,140 +319,121 @@ def unet(joined):
     return network, params, (images(),), each("#a #b", 3), known
 
 
-@case
-def unet_joined():
-    return Case(*unet(joined=True))
+CASES["unet_joined"] = lambda: Case(*unet(joined=True))
+CASES["unet_summed"] = lambda: Case(
+    *unet(joined=False), doubt="'down'.*contains others.*nested=", options={"nested": "inner"}
+)
 
 
-@case
-def unet_summed():
-    return Case(
-        *unet(joined=False), doubt="'down'.*contains others.*nested=", options={"nested": "inner"}
-    )
+def shifted(width):
+    return {"a": f(3, 3, 16, width), "t": f(32, width), "b": f(3, 3, width, width)}
 
 
-@case
-def conditioned_on_time():
-    params = {"stem": f(3, 3, 3, 16), "t1": f(8, 32), "t2": f(32, 32), "head": f(3, 3, 32, 3)}
-    for i, width in enumerate((16, 32)):
-        params[f"l{i}"] = {"a": f(3, 3, 16, width), "t": f(32, width), "b": f(3, 3, width, width)}
-    params["l1"]["s"] = f(1, 1, 16, 32)
-
-    def network(p, x, t):
-        silu = jax.nn.silu
-        e = silu(jnp.cos(t[:, None] * jnp.arange(8.0)) @ p["t1"]) @ p["t2"]
-        x = conv(x, p["stem"])
-        for i in range(2):
-            layer = p[f"l{i}"]
-            h = conv(silu(x), layer["a"]) + (silu(e) @ layer["t"])[:, None, None]
-            x = (conv(x, layer["s"]) if i else x) + conv(silu(h), layer["b"])
-        return conv(silu(x), p["head"])
-
-    known = {"shortcut": "l1/s", "head": "head", "stem": "stem t1 t2"}
-    return Case(network, params, (images(), f(2)), each("#a,#t #b", 2), known)
+@case(
+    Case,
+    {"stem": f(3, 3, 3, 16), "t1": f(8, 32), "t2": f(32, 32), "head": f(3, 3, 32, 3)}
+    | {"l0": shifted(16), "l1": shifted(32) | {"s": f(1, 1, 16, 32)}},
+    (images(), f(2)), each("#a,#t #b", 2),
+    {"shortcut": "l1/s", "head": "head", "stem": "stem t1 t2"},
+)  # fmt: skip
+def conditioned_on_time(p, x, t):
+    silu = jax.nn.silu
+    e = silu(jnp.cos(t[:, None] * jnp.arange(8.0)) @ p["t1"]) @ p["t2"]
+    x = conv(x, p["stem"])
+    for i in range(2):
+        layer = p[f"l{i}"]
+        h = conv(silu(x), layer["a"]) + (silu(e) @ layer["t"])[:, None, None]
+        x = (conv(x, layer["s"]) if i else x) + conv(silu(h), layer["b"])
+    return conv(silu(x), p["head"])
 
 
-@case
-def modulated():
+@case(
+    Case,
+    {"stem": f(3, 3, 3, 16), "in": f(8, 16), "head": f(16, 10)}
+    | blocks({**CONVS, "scale": f(16, 16), "shift": f(16, 16)}, 2),
+    (images(8), f(2, 8)), each("#a,#shift #b", 2),
+    {"stem": "stem in", "head": "head", "keep": "l0/scale l1/scale"},
+)  # fmt: skip
+def modulated(p, x, condition):
     """A second input shifts the channels of each branch, and scales what it gives."""
-    layers = {"a": f(3, 3, 16, 16), "b": f(3, 3, 16, 16), "scale": f(16, 16), "shift": f(16, 16)}
-    params = {"stem": f(3, 3, 3, 16), "in": f(8, 16), **blocks(lambda: layers, 2)}
-
-    def network(p, x, condition):
-        x, e = conv(x, p["stem"]), jax.nn.silu(condition @ p["in"])
-        for layer in (p["l0"], p["l1"]):
-            scale, shift = ((e @ layer[name])[:, None, None] for name in ("scale", "shift"))
-            x = x + conv(jax.nn.relu(conv(x, layer["a"]) + shift), layer["b"]) * scale
-        return x.mean((1, 2)) @ p["head"]
-
-    known = {"stem": "stem in", "head": "head", "keep": "l0/scale l1/scale"}
-    return Case(
-        network, params | {"head": f(16, 10)}, (images(8), f(2, 8)), each("#a,#shift #b", 2), known
-    )
+    x, e = conv(x, p["stem"]), jax.nn.silu(condition @ p["in"])
+    for layer in (p["l0"], p["l1"]):
+        scale, shift = ((e @ layer[name])[:, None, None] for name in ("scale", "shift"))
+        x = x + conv(jax.nn.relu(conv(x, layer["a"]) + shift), layer["b"]) * scale
+    return x.mean((1, 2)) @ p["head"]
 
 
-@case
-def modulated_by_one_layer():
+@case(
+    Case,
+    {"stem": f(3, 3, 3, 16), **blocks({**CONVS, "film": f(8, 32)}, 2), "head": f(16, 10)},
+    (images(8), f(2, 8)), each("#a #b", 2),
+    {"stem": "stem", "head": "head", "keep": "l0/film l1/film"},
+)  # fmt: skip
+def modulated_by_one_layer(p, x, condition):
     """A layer of a second input gives both the scale and the shift of a branch."""
-    layers = {"a": f(3, 3, 16, 16), "b": f(3, 3, 16, 16), "film": f(8, 32)}
-    params = {"stem": f(3, 3, 3, 16), **blocks(lambda: layers, 2), "head": f(16, 10)}
-
-    def network(p, x, condition):
-        x = conv(x, p["stem"])
-        for layer in (p["l0"], p["l1"]):
-            scale, shift = jnp.split((condition @ layer["film"])[:, None, None], 2, -1)
-            h = conv(jax.nn.relu(x), layer["a"]) * (1 + scale) + shift
-            x = x + conv(jax.nn.relu(h), layer["b"])
-        return x.mean((1, 2)) @ p["head"]
-
-    known = {"stem": "stem", "head": "head", "keep": "l0/film l1/film"}
-    return Case(network, params, (images(8), f(2, 8)), each("#a #b", 2), known)
+    x = conv(x, p["stem"])
+    for layer in (p["l0"], p["l1"]):
+        scale, shift = jnp.split((condition @ layer["film"])[:, None, None], 2, -1)
+        h = conv(jax.nn.relu(x), layer["a"]) * (1 + scale) + shift
+        x = x + conv(jax.nn.relu(h), layer["b"])
+    return x.mean((1, 2)) @ p["head"]
 
 
-@case
-def modulated_by_parts():
+@case(
+    Case, {"in": f(8, D), "condition": f(8, 4 * D), **blocks(feed_params(), 2), "head": f(D, 10)},
+    (f(2, 8), f(2, 8)), each("#up #down", 2), {"stem": "in condition", "head": "head"},
+)  # fmt: skip
+def modulated_by_parts(p, x, condition):
     """The scales and shifts of all branches are parts of one value, and no stream."""
-    params = {"in": f(8, D), "condition": f(8, 4 * D), **blocks(feed_params, 2), "head": f(D, 10)}
-
-    def network(p, x, condition):
-        x, parts = x @ p["in"], (condition @ p["condition"]).reshape(2, 2, 2, D)
-        for i in range(2):
-            x = x + feed(p[f"l{i}"], x * (1 + parts[:, i, 0]) + parts[:, i, 1])
-        return x @ p["head"]
-
-    known = {"stem": "in condition", "head": "head"}
-    return Case(network, params, (f(2, 8), f(2, 8)), each("#up #down", 2), known)
+    x, parts = x @ p["in"], (condition @ p["condition"]).reshape(2, 2, 2, D)
+    for i in range(2):
+        x = x + feed(p[f"l{i}"], x * (1 + parts[:, i, 0]) + parts[:, i, 1])
+    return x @ p["head"]
 
 
-@case
-def densely_connected():
-    params = {"stem": f(3, 3, 3, 8), **{f"c{i}": f(3, 3, 8 + 4 * i, 4) for i in range(4)}}
-    params["head"] = f(24, 10)
-
-    def network(p, x):
-        x = conv(x, p["stem"])
-        for i in range(4):
-            x = jnp.concatenate([x, conv(jax.nn.relu(x), p[f"c{i}"])], -1)
-        return x.mean((1, 2)) @ p["head"]
-
-    return Case(network, params, (images(8),), roles={"head": "head"})
-
-
-@case
-def scales_of_channels():
-    def body(p, x):
-        parts = jnp.split(jax.nn.relu(conv(x, p["in"])), 4, -1)
-        y, s = [parts[0]], 0.0
-        for j in (1, 2, 3):
-            s = jax.nn.relu(conv(parts[j] + s, p[f"k{j}"]))
-            y.append(s)
-        return jax.nn.relu(x + conv(jnp.concatenate(y, -1), p["out"]))
-
-    layers = {"in": f(1, 1, 16, 16), "out": f(1, 1, 16, 16)}
-    layers |= {f"k{j}": f(3, 3, 4, 4) for j in (1, 2, 3)}
-    return on_images(
-        body, lambda: layers, branches="#in #k1 #k2 #k3 #out", doubt="'l0/k1'.*expected parts=",
-        options={"parts": False},
-    )  # fmt: skip
+@case(
+    Case,
+    {"stem": f(3, 3, 3, 8), "head": f(24, 10)}
+    | {f"c{i}": f(3, 3, 8 + 4 * i, 4) for i in range(4)},
+    (images(8),), roles={"head": "head"},
+)  # fmt: skip
+def densely_connected(p, x):
+    x = conv(x, p["stem"])
+    for i in range(4):
+        x = jnp.concatenate([x, conv(jax.nn.relu(x), p[f"c{i}"])], -1)
+    return x.mean((1, 2)) @ p["head"]
 
 
-@case
-def convolution_and_attention():
-    def body(p, x):
-        x = x + conv(x, p["pe"], groups=16)
-        z = x.reshape(x.shape[0], -1, 16)
-        q, k, v = (split_heads(z @ p[name], 2) for name in "qkv")
-        z = z + attention(q, k, v, causal=False).reshape(z.shape) @ p["o"]
-        return z.reshape(x.shape)
+@case(
+    on_images,
+    {"in": f(1, 1, 16, 16), "out": f(1, 1, 16, 16)} | {f"k{j}": f(3, 3, 4, 4) for j in (1, 2, 3)},
+    branches="#in #k1 #k2 #k3 #out", doubt="'l0/k1'.*expected parts=", options={"parts": False},
+)  # fmt: skip
+def scales_of_channels(p, x):
+    parts = jnp.split(jax.nn.relu(conv(x, p["in"])), 4, -1)
+    y, s = [parts[0]], 0.0
+    for j in (1, 2, 3):
+        s = jax.nn.relu(conv(parts[j] + s, p[f"k{j}"]))
+        y.append(s)
+    return jax.nn.relu(x + conv(jnp.concatenate(y, -1), p["out"]))
 
-    layers = {"pe": f(3, 3, 1, 16)} | {name: f(16, 16) for name in "qkvo"}
-    return on_images(body, lambda: layers, branches="#pe;#q,#k,#v #o", fans={"l0/pe": (9, 9)})
+
+@case(
+    on_images, {"pe": f(3, 3, 1, 16)} | {name: f(16, 16) for name in "qkvo"},
+    branches="#pe;#q,#k,#v #o", fans={"l0/pe": (9, 9)},
+)  # fmt: skip
+def convolution_and_attention(p, x):
+    x = x + conv(x, p["pe"], groups=16)
+    z = x.reshape(x.shape[0], -1, 16)
+    q, k, v = (split_heads(z @ p[name], 2) for name in "qkv")
+    z = z + attention(q, k, v, causal=False).reshape(z.shape) @ p["o"]
+    return z.reshape(x.shape)
 
 
 # Transformers.
 
 
-@case
+@made
 def gpt2():
     """Fused projections, a tied head, biases that Python's order adds to the sum."""
 
@@ -473,7 +447,7 @@ def gpt2():
         names = {"attn": dense(D, 3 * D), "proj": dense(D, D), "fc": dense(D, 64)}
         return names | {"fc2": dense(64, D), "ln1": norm(), "ln2": norm()}
 
-    params = {"wte": f(VOCABULARY, D), "wpe": f(16, D), **blocks(layers, 3), "lnf": norm()}
+    params = {"wte": f(VOCABULARY, D), "wpe": f(16, D), **blocks(layers(), 3), "lnf": norm()}
 
     def network(p, t):
         x = p["wte"][t] + p["wpe"][: t.shape[1]]
@@ -494,7 +468,7 @@ def gpt2():
     )
 
 
-@case
+@made
 def llama():
     """Grouped queries, rotated positions, a gated feed-forward layer, RMSNorm."""
     angles = jnp.arange(12)[:, None, None] * 0.1 ** jnp.arange(4)
@@ -515,25 +489,21 @@ def llama():
     layers = {"q": f(D, D), "k": f(D, D // 2), "v": f(D, D // 2), "o": f(D, D), "n1": f(D)}
     layers |= {"up": f(D, 48), "gate": f(D, 48), "down": f(48, D), "n2": f(D)}
     return on_tokens(
-        body, lambda: layers, 2, branches="#q,#k,#v #o;#gate,#up #down", normalized="data",
+        body, layers, 2, branches="#q,#k,#v #o;#gate,#up #down", normalized="data",
         roles={"norm": "l0/n1 l1/n2"}, fans={"l0/k": (32, 16)},
     )  # fmt: skip
 
 
-@case
-def palm():
+@case(
+    on_tokens, feed_params() | {"qkv": f(D, 3, HEADS, 8), "o": f(HEADS, 8, D), "n": f(D)},
+    branches="#qkv #o;#up #down", normalized="data", fans={"l0/qkv": (32, 96), "l0/o": (32, 32)},
+    axes={"l0/qkv": "IOOO", "l0/o": "IIO"},
+)  # fmt: skip
+def palm(p, x):
     """Two branches of one sum, kernels of several axes."""
-
-    def body(p, x):
-        h = rms(x, p["n"])
-        q, k, v = jnp.einsum("btd,dnhk->nbthk", h, p["qkv"])
-        return x + jnp.einsum("bthk,hkd->btd", attention(q, k, v), p["o"]) + feed(p, h)
-
-    layers = feed_params() | {"qkv": f(D, 3, HEADS, 8), "o": f(HEADS, 8, D), "n": f(D)}
-    return on_tokens(
-        body, lambda: layers, branches="#qkv #o;#up #down", normalized="data",
-        fans={"l0/qkv": (32, 96), "l0/o": (32, 32)}, axes={"l0/qkv": "IOOO", "l0/o": "IIO"},
-    )  # fmt: skip
+    h = rms(x, p["n"])
+    q, k, v = jnp.einsum("btd,dnhk->nbthk", h, p["qkv"])
+    return x + jnp.einsum("bthk,hkd->btd", attention(q, k, v), p["o"]) + feed(p, h)
 
 
 def mixer(length, width):
@@ -545,17 +515,11 @@ def mixer(length, width):
 
     layers = {"t1": f(length, length), "t2": f(length, length)}
     layers |= {"c1": f(width, width), "c2": f(width, width)}
-    return on_images(body, lambda: layers, width=width, branches="#t1 #t2;#c1 #c2")
+    return on_images(body, layers, width=width, branches="#t1 #t2;#c1 #c2")
 
 
-@case
-def mixer_of_unequal_widths():
-    return mixer(64, 24)
-
-
-@case
-def mixer_of_equal_widths():
-    return mixer(64, 64)
+CASES["mixer_of_unequal_widths"] = lambda: mixer(64, 24)
+CASES["mixer_of_equal_widths"] = lambda: mixer(64, 64)
 
 
 def shared_layers(scanned):
@@ -578,14 +542,8 @@ def shared_layers(scanned):
     return Case(network, params, (tokens(),), branches, {"embedding": "emb", "head": "out"})
 
 
-@case
-def shared_layers_unrolled():
-    return shared_layers(scanned=False)
-
-
-@case
-def shared_layers_scanned():
-    return shared_layers(scanned=True)
+CASES["shared_layers_unrolled"] = lambda: shared_layers(scanned=False)
+CASES["shared_layers_scanned"] = lambda: shared_layers(scanned=True)
 
 
 def low_rank(dense):
@@ -595,23 +553,23 @@ def low_rank(dense):
     layers = {"up": f(D, 64), "up_a": f(D, 4), "up_b": f(4, 64)}
     layers |= {"down": f(64, D), "down_a": f(64, 4), "down_b": f(4, D)}
     return on_tokens(
-        body, lambda: layers, branches="#up #down", roles={"keep": "l0/up_a l0/up_b l2/down_b"}
+        body, layers, branches="#up #down", roles={"keep": "l0/up_a l0/up_b l2/down_b"}
     )
 
 
-@case
-def low_rank_on_data():
-    return low_rank(lambda x, p, n: x @ p[n] + 2.0 * ((x @ p[n + "_a"]) @ p[n + "_b"]))
+@case(low_rank)
+def low_rank_on_data(x, p, n):
+    return x @ p[n] + 2.0 * ((x @ p[n + "_a"]) @ p[n + "_b"])
 
 
-@case
-def low_rank_kept():
-    return dataclasses.replace(low_rank_on_data(), options={"keep": "_[ab]$"})
+CASES["low_rank_kept"] = lambda: dataclasses.replace(
+    CASES["low_rank_on_data"](), options={"keep": "_[ab]$"}
+)
 
 
-@case
-def low_rank_on_weights():
-    return low_rank(lambda x, p, n: x @ (p[n] + 2.0 * p[n + "_a"] @ p[n + "_b"]))
+@case(low_rank)
+def low_rank_on_weights(x, p, n):
+    return x @ (p[n] + 2.0 * p[n + "_a"] @ p[n + "_b"])
 
 
 def encoder_decoder(count):
@@ -622,7 +580,7 @@ def encoder_decoder(count):
         return encoder_layers() | {"c": attention_params()}
 
     params = {"emb": f(VOCABULARY, D), "temb": f(VOCABULARY, D), "en": f(D)}
-    params |= {"enc": blocks(encoder_layers, count), "dec": blocks(decoder_layers, count)}
+    params |= {"enc": blocks(encoder_layers(), count), "dec": blocks(decoder_layers(), count)}
     params["out"] = f(D, VOCABULARY)
 
     def network(p, s, t):
@@ -647,67 +605,47 @@ def encoder_decoder(count):
     )  # fmt: skip
 
 
-@case
-def encoder_decoder_of_two():
-    return encoder_decoder(2)
+CASES["encoder_decoder_of_two"] = lambda: encoder_decoder(2)
+CASES["encoder_decoder_of_one"] = lambda: encoder_decoder(1)
 
 
-@case
-def encoder_decoder_of_one():
-    return encoder_decoder(1)
-
-
-@case
-def mixture_of_experts():
-    def body(p, x):
-        gates = jax.nn.softmax(x @ p["router"])
-        h = jax.nn.gelu(jnp.einsum("btd,edf->btef", x, p["w1"]))
-        return x + (jnp.einsum("btef,efd->bted", h, p["w2"]) * gates[..., None]).sum(2)
-
-    layers = {"router": f(D, 4), "w1": f(4, D, 64), "w2": f(4, 64, D)}
+def on_experts(body):
+    """Blocks of four experts, each of two layers."""
     return on_tokens(
-        body, lambda: layers, 2, branches="#w1 #w2", roles={"keep": "l0/router"},
-        fans={"l0/w1": (32, 64), "l0/w2": (64, 32)}, axes={"l0/w1": "NIO", "l0/w2": "NIO"},
-    )  # fmt: skip
-
-
-@case
-def mixture_of_two_experts():
-    """The router's weights are contracted with what the experts give."""
-
-    def body(p, x):
-        top, chosen = lax.top_k(x @ p["router"], 2)
-        weights = (jax.nn.softmax(top)[..., None] * jax.nn.one_hot(chosen, 4)).sum(2)
-        h = jax.nn.silu(jnp.einsum("btd,edf->btef", x, p["w1"]))
-        return x + jnp.einsum("bte,btef,efd->btd", weights, h, p["w2"])
-
-    layers = {"router": f(D, 4), "w1": f(4, D, 64), "w2": f(4, 64, D)}
-    return on_tokens(
-        body, lambda: layers, 2, branches="#w1 #w2", roles={"keep": "l0/router"},
+        body, {"router": f(D, 4), "w1": f(4, D, 64), "w2": f(4, 64, D)}, 2, branches="#w1 #w2",
+        roles={"keep": "l0/router"}, fans={"l0/w1": (32, 64), "l0/w2": (64, 32)},
         axes={"l0/w1": "NIO", "l0/w2": "NIO"},
     )  # fmt: skip
 
 
-@case
-def experts_of_one_product():
+@case(on_experts)
+def mixture_of_experts(p, x):
+    gates = jax.nn.softmax(x @ p["router"])
+    h = jax.nn.gelu(jnp.einsum("btd,edf->btef", x, p["w1"]))
+    return x + (jnp.einsum("btef,efd->bted", h, p["w2"]) * gates[..., None]).sum(2)
+
+
+@case(on_experts)
+def mixture_of_two_experts(p, x):
+    """The router's weights are contracted with what the experts give."""
+    top, chosen = lax.top_k(x @ p["router"], 2)
+    weights = (jax.nn.softmax(top)[..., None] * jax.nn.one_hot(chosen, 4)).sum(2)
+    h = jax.nn.silu(jnp.einsum("btd,edf->btef", x, p["w1"]))
+    return x + jnp.einsum("bte,btef,efd->btd", weights, h, p["w2"])
+
+
+@case(on_experts)
+def experts_of_one_product(p, x):
     """One product weighs what the experts give and adds it up."""
-
-    def body(p, x):
-        weights = jax.nn.softmax(x @ p["router"])
-        h = jax.nn.gelu(jnp.einsum("btd,edf->btef", x, p["w1"]))
-        return x + jnp.einsum("bte,btef,efd->btd", weights, h, p["w2"])
-
-    layers = {"router": f(D, 4), "w1": f(4, D, 64), "w2": f(4, 64, D)}
-    return on_tokens(
-        body, lambda: layers, 2, branches="#w1 #w2", roles={"keep": "l0/router"},
-        fans={"l0/w1": (32, 64), "l0/w2": (64, 32)}, axes={"l0/w1": "NIO", "l0/w2": "NIO"},
-    )  # fmt: skip
+    weights = jax.nn.softmax(x @ p["router"])
+    h = jax.nn.gelu(jnp.einsum("btd,edf->btef", x, p["w1"]))
+    return x + jnp.einsum("bte,btef,efd->btd", weights, h, p["w2"])
 
 
-@case
+@made
 def loss_beside_the_stream():
     """Each block adds to a loss what its router's numbers are, and to a count how often."""
-    made = mixture_of_experts()
+    known = CASES["mixture_of_experts"]()
 
     def network(p, t):
         x, loss, count = p["emb"][t], 0.0, 0.0
@@ -719,111 +657,84 @@ def loss_beside_the_stream():
             loss = loss + (gates.mean((0, 1)) ** 2).sum()
         return x @ p["out"], loss, count
 
-    return dataclasses.replace(made, network=network)
+    return dataclasses.replace(known, network=network)
 
 
-@case
-def linear_attention():
+@case(on_tokens, attention_params(), 2, branches="#q,#k,#v #o")
+def linear_attention(p, x):
     """Keys make a factor of the queries, and are a layer for what they give to the values."""
-
-    def body(p, x):
-        q, k, v = (split_heads(x @ p[name]) for name in "qkv")
-        q, k = jax.nn.elu(q) + 1, jax.nn.elu(k) + 1
-        scale = 1 / jnp.einsum("bthd,bhd->bth", q, k.sum(1))
-        y = jnp.einsum("bthd,bth,bhde->bthe", q, scale, jnp.einsum("bthd,bthe->bhde", k, v))
-        return x + y.reshape(x.shape) @ p["o"]
-
-    return on_tokens(body, attention_params, 2, branches="#q,#k,#v #o")
+    q, k, v = (split_heads(x @ p[name]) for name in "qkv")
+    q, k = jax.nn.elu(q) + 1, jax.nn.elu(k) + 1
+    scale = 1 / jnp.einsum("bthd,bhd->bth", q, k.sum(1))
+    y = jnp.einsum("bthd,bth,bhde->bthe", q, scale, jnp.einsum("bthd,bthe->bhde", k, v))
+    return x + y.reshape(x.shape) @ p["o"]
 
 
-@case
-def causal_linear_attention():
+@case(on_tokens, attention_params(), 2, branches="#q,#k,#v #o")
+def causal_linear_attention(p, x):
     """The queries are as small a factor as a router's numbers, but no shares."""
-
-    def body(p, x):
-        q, k = jax.nn.relu(x @ p["q"]), jax.nn.relu(x @ p["k"])
-        state = jnp.cumsum(jnp.einsum("btd,bte->btde", k, x @ p["v"]), 1)
-        return x + jnp.einsum("btd,btde->bte", q, state) @ p["o"]
-
-    return on_tokens(body, attention_params, 2, branches="#q,#k,#v #o")
+    q, k = jax.nn.relu(x @ p["q"]), jax.nn.relu(x @ p["k"])
+    state = jnp.cumsum(jnp.einsum("btd,bte->btde", k, x @ p["v"]), 1)
+    return x + jnp.einsum("btd,btde->bte", q, state) @ p["o"]
 
 
-@case
-def attention_of_one_query():
+@case(on_tokens, attention_params(), 2, branches="#q,#k,#v #o")
+def attention_of_one_query(p, x):
     """As small a factor, too; what it weighs are no copies of a layer."""
-
-    def body(p, x):
-        q, k, v = (x.mean(1) @ p["q"]), x @ p["k"], x @ p["v"]
-        weights = jax.nn.softmax(jnp.einsum("bd,btd->bt", q, k))
-        return x + (jnp.einsum("bt,btd->bd", weights, v) @ p["o"])[:, None]
-
-    return on_tokens(body, attention_params, 2, branches="#q,#k,#v #o")
+    q, k, v = (x.mean(1) @ p["q"]), x @ p["k"], x @ p["v"]
+    weights = jax.nn.softmax(jnp.einsum("bd,btd->bt", q, k))
+    return x + (jnp.einsum("bt,btd->bd", weights, v) @ p["o"])[:, None]
 
 
-@case
-def keys_returned():
-    def network(p, t):
-        x, returned = p["emb"][t], []
-        for layer in (p["l0"], p["l1"]):
-            q, k, v = (split_heads(x @ layer[name]) for name in "qkv")
-            x = x + attention(q, k, v).reshape(x.shape) @ layer["o"]
-            returned.append(k)
-        return x @ p["out"], returned
-
-    params = {"emb": f(VOCABULARY, D), **blocks(attention_params, 2), "out": f(D, 9)}
-    known = {"embedding": "emb", "head": "out"}
-    return Case(network, params, (tokens(),), each("#q,#k,#v #o", 2), known)
+@case(
+    Case, {"emb": f(VOCABULARY, D), **blocks(attention_params(), 2), "out": f(D, 9)}, (tokens(),),
+    each("#q,#k,#v #o", 2), {"embedding": "emb", "head": "out"},
+)  # fmt: skip
+def keys_returned(p, t):
+    x, returned = p["emb"][t], []
+    for layer in (p["l0"], p["l1"]):
+        q, k, v = (split_heads(x @ layer[name]) for name in "qkv")
+        x = x + attention(q, k, v).reshape(x.shape) @ layer["o"]
+        returned.append(k)
+    return x @ p["out"], returned
 
 
-@case
-def norm_behind_the_sum():
-    def body(p, x):
-        return layer_norm(x + feed(p, x), p["scale"], p["shift"])
-
-    made = on_tokens(
-        body, lambda: feed_params() | {"scale": f(D), "shift": f(D)}, branches="#up #down",
-        roles={"norm": "l0/scale l1/shift"},
-    )  # fmt: skip
-
-    def network(p, t):  # looks tokens up by a product
-        x = jax.nn.one_hot(t, VOCABULARY) @ p["emb"]
-        for i in range(3):
-            x = body(p[f"l{i}"], x)
-        return x @ p["out"]
-
-    return dataclasses.replace(made, network=network)
+def by_product(table, t):
+    """Looks tokens up by a product."""
+    return jax.nn.one_hot(t, VOCABULARY) @ table
 
 
-@case
-def tied_table_that_is_multiplied():
+@case(
+    on_tokens, feed_params() | {"scale": f(D), "shift": f(D)}, branches="#up #down",
+    look_up=by_product, roles={"norm": "l0/scale l1/shift"},
+)  # fmt: skip
+def norm_behind_the_sum(p, x):
+    return layer_norm(x + feed(p, x), p["scale"], p["shift"])
+
+
+@case(
+    Case, {"emb": f(VOCABULARY, D), **blocks(feed_params(), 2)}, (tokens(),), each("#up #down", 2),
+    {"embedding": "emb"},
+)  # fmt: skip
+def tied_table_that_is_multiplied(p, t):
     """Tokens are looked up by a product, and the head is the same table."""
-
-    def network(p, t):
-        x = jax.nn.one_hot(t, VOCABULARY) @ p["emb"]
-        for layer in (p["l0"], p["l1"]):
-            x = x + feed(layer, x)
-        return x @ p["emb"].T
-
-    params = {"emb": f(VOCABULARY, D), **blocks(feed_params, 2)}
-    return Case(network, params, (tokens(),), each("#up #down", 2), {"embedding": "emb"})
+    x = by_product(p["emb"], t)
+    for layer in (p["l0"], p["l1"]):
+        x = x + feed(layer, x)
+    return x @ p["emb"].T
 
 
 # Vectors.
 
 
-@case
-def factors_of_one_layer():
+@case(on_vectors, {"in": f(D, 2 * D), "mix": f(D, D), "out": f(D, D)}, branches="#in #mix #out")
+def factors_of_one_layer(p, x):
     """One product gives both factors; they are what two products would give."""
-
-    def body(p, x):
-        u, z = jnp.split(x @ p["in"], 2, -1)
-        return x + ((u @ p["mix"]) * jax.nn.silu(z)) @ p["out"]
-
-    layers = {"in": f(D, 2 * D), "mix": f(D, D), "out": f(D, D)}
-    return on_vectors(body, lambda: layers, branches="#in #mix #out")
+    u, z = jnp.split(x @ p["in"], 2, -1)
+    return x + ((u @ p["mix"]) * jax.nn.silu(z)) @ p["out"]
 
 
-@case
+@made
 def layers_called_outside_in():
     """What is called ``Dense_0`` comes last, and the stem is ``Dense_1``."""
     blocks_of = {
@@ -848,54 +759,38 @@ def layers_called_outside_in():
     return Case(network, params, (f(2, 8),), branches, known)
 
 
-@case
-def rezero():
-    def body(p, x):
-        return x + p["alpha"] * (jnp.tanh(x @ p["w1"] + p["b"]) @ p["w2"])
-
-    return on_vectors(
-        body, lambda: two() | {"alpha": f(), "b": f()}, branches=TWO,
-        roles={"multiplier": "l0/alpha", "scalar_bias": "l0/b"},
-    )  # fmt: skip
+@case(
+    on_vectors, two() | {"alpha": f(), "b": f()}, branches=TWO,
+    roles={"multiplier": "l0/alpha", "scalar_bias": "l0/b"},
+)  # fmt: skip
+def rezero(p, x):
+    return x + p["alpha"] * (jnp.tanh(x @ p["w1"] + p["b"]) @ p["w2"])
 
 
-@case
-def dropped():
+@case(on_vectors, two() | {"alpha": f()}, branches=TWO, roles={"multiplier": "l0/alpha"})
+def dropped(p, x):
     """A choice of zeros is linear in what it chooses from, so that a multiplier may stand there."""
-
-    def body(p, x):
-        h = jnp.tanh(x @ p["w1"]) @ p["w2"]
-        return x + jnp.where(jnp.arange(2)[:, None] > 0, p["alpha"] * h, 0.0)
-
-    return on_vectors(
-        body, lambda: two() | {"alpha": f()}, branches=TWO, roles={"multiplier": "l0/alpha"}
-    )
+    h = jnp.tanh(x @ p["w1"]) @ p["w2"]
+    return x + jnp.where(jnp.arange(2)[:, None] > 0, p["alpha"] * h, 0.0)
 
 
-@case
-def one_output():
+@case(on_vectors, {"w1": f(D, 1), "b1": f(1), "w2": f(1, D)}, branches=TWO, roles={"bias": "l0/b1"})
+def one_output(p, x):
     """The bias vector of a layer with one output is no scalar bias."""
-
-    def body(p, x):
-        return x + jax.nn.relu(x @ p["w1"] + p["b1"]) @ p["w2"]
-
-    layers = {"w1": f(D, 1), "b1": f(1), "w2": f(1, D)}
-    return on_vectors(body, lambda: layers, branches=TWO, roles={"bias": "l0/b1"})
+    return x + jax.nn.relu(x @ p["w1"] + p["b1"]) @ p["w2"]
 
 
-@case
-def gated_end():
+@case(
+    on_vectors, two() | {"w3": f(D, D), "b1": f(D), "b3": f(D)}, branches="#w1 #w2,#w3",
+    roles={"bias": "l0/b3"},
+)  # fmt: skip
+def gated_end(p, x):
     """Where its last layer is zero, its bias vector would still pass the gate on."""
-
-    def body(p, x):
-        h = jnp.tanh(x @ p["w1"] + p["b1"])
-        return x + jax.nn.sigmoid(h @ p["w2"]) * (h @ p["w3"] + p["b3"])
-
-    layers = two() | {"w3": f(D, D), "b1": f(D), "b3": f(D)}
-    return on_vectors(body, lambda: layers, branches="#w1 #w2,#w3", roles={"bias": "l0/b3"})
+    h = jnp.tanh(x @ p["w1"] + p["b1"])
+    return x + jax.nn.sigmoid(h @ p["w2"]) * (h @ p["w3"] + p["b3"])
 
 
-@case
+@made
 def examples_under_vmap():
     def body(p, x):
         return x + p["w2"] @ jnp.tanh(p["w1"] @ x) + p["b"]
@@ -907,71 +802,56 @@ def examples_under_vmap():
 
         return jax.vmap(example)(x)
 
-    params = {"in": f(D, 8), **blocks(lambda: two() | {"b": f(D)}, 2), "head": f(10, D)}
+    params = {"in": f(D, 8), **blocks(two() | {"b": f(D)}, 2), "head": f(10, D)}
     known = {"stem": "in", "head": "head", "bias": "l0/b l1/b"}
     return Case(network, params, (f(2, 8),), each(TWO, 2), known)
 
 
-@case
-def mean_of_two_heads():
+@case(
+    Case, {"in": f(8, D), **blocks(two(), 2), "one": f(16, 10), "two": f(16, 10)}, (f(2, 8),),
+    each(TWO, 2), {"stem": "in", "head": "one two"},
+)  # fmt: skip
+def mean_of_two_heads(p, x):
     """Neither head skips the other, though each takes a part of one value."""
-    params = {"in": f(8, D), **blocks(two, 2), "one": f(16, 10), "two": f(16, 10)}
-
-    def network(p, x):
-        x = x @ p["in"]
-        for layer in (p["l0"], p["l1"]):
-            x = x + jnp.tanh(x @ layer["w1"]) @ layer["w2"]
-        return (x[:, :16] @ p["one"] + x[:, 16:] @ p["two"]) / 2
-
-    return Case(network, params, (f(2, 8),), each(TWO, 2), {"stem": "in", "head": "one two"})
+    x = x @ p["in"]
+    for layer in (p["l0"], p["l1"]):
+        x = x + jnp.tanh(x @ layer["w1"]) @ layer["w2"]
+    return (x[:, :16] @ p["one"] + x[:, 16:] @ p["two"]) / 2
 
 
-@case
-def gated_by_a_function():
+@case(on_vectors, two() | {"a": f(), "b": f()}, branches=TWO, roles={"keep": "l0/a l0/b"})
+def gated_by_a_function(p, x):
     """What a scalar is a multiplier by is no multiplier that a scheme could set to 1."""
-
-    def body(p, x):
-        return x + jax.nn.sigmoid(p["a"]) * (jnp.tanh(x @ p["w1"]) @ p["w2"] + jnp.exp(p["b"]))
-
-    layers = two() | {"a": f(), "b": f()}
-    return on_vectors(body, lambda: layers, branches=TWO, roles={"keep": "l0/a l0/b"})
+    return x + jax.nn.sigmoid(p["a"]) * (jnp.tanh(x @ p["w1"]) @ p["w2"] + jnp.exp(p["b"]))
 
 
-@case
-def temperature():
+@case(on_vectors, two() | {"t": f()}, branches=TWO, roles={"keep": "l0/t"})
+def temperature(p, x):
     """A scalar in a branch that is no multiplier of it."""
-
-    def body(p, x):
-        return x + jnp.tanh(p["t"] * (x @ p["w1"])) @ p["w2"]
-
-    return on_vectors(body, lambda: two() | {"t": f()}, branches=TWO, roles={"keep": "l0/t"})
+    return x + jnp.tanh(p["t"] * (x @ p["w1"])) @ p["w2"]
 
 
-@case
-def sums_by_the_root_of_two():
-    def body(p, x):
-        return (x + jnp.tanh(x @ p["w1"]) @ p["w2"]) / jnp.sqrt(2.0)
-
-    return on_vectors(body, two, branches=TWO, scales=(1.0, 1.0, 2**-0.5))
+@case(on_vectors, two(), branches=TWO, scales=(1.0, 1.0, 2**-0.5))
+def sums_by_the_root_of_two(p, x):
+    return (x + jnp.tanh(x @ p["w1"]) @ p["w2"]) / jnp.sqrt(2.0)
 
 
-@case
-def reversible():
-    def body(p, x):
-        a, b = jnp.split(x, 2, -1)
-        a = a + jax.nn.relu(b @ p["f1"]) @ p["f2"]
-        b = b + jax.nn.relu(a @ p["g1"]) @ p["g2"]
-        return jnp.concatenate([a, b], -1)
-
-    layers = {"f1": f(16, D), "f2": f(D, 16), "g1": f(16, D), "g2": f(D, 16)}
-    return on_vectors(body, lambda: layers, branches="", doubt="'l0/f1'.*expected parts=")
+@case(
+    on_vectors, {"f1": f(16, D), "f2": f(D, 16), "g1": f(16, D), "g2": f(D, 16)}, branches="",
+    doubt="'l0/f1'.*expected parts=",
+)  # fmt: skip
+def reversible(p, x):
+    a, b = jnp.split(x, 2, -1)
+    a = a + jax.nn.relu(b @ p["f1"]) @ p["f2"]
+    b = b + jax.nn.relu(a @ p["g1"]) @ p["g2"]
+    return jnp.concatenate([a, b], -1)
 
 
 def two_outputs(width):
     """WaveNet: the last block's ``res`` leads nowhere."""
     params = {"in": f(8, D), "h1": f(width, D), "h2": f(D, 10)}
     layers = {name: f(D, D) for name in ("f", "g", "res")} | {"skip": f(D, width)}
-    params |= blocks(lambda: layers, 3)
+    params |= blocks(layers, 3)
 
     def network(p, x):
         x, out = x @ p["in"], 0.0
@@ -984,42 +864,30 @@ def two_outputs(width):
     return Case(network, params, (f(2, 8),), doubt="'l0/skip'.*projections=")
 
 
-@case
-def two_outputs_of_a_block():
-    return two_outputs(D)
+CASES["two_outputs_of_a_block"] = lambda: two_outputs(D)
+CASES["two_outputs_of_unequal_widths"] = lambda: two_outputs(24)
 
 
-@case
-def two_outputs_of_unequal_widths():
-    return two_outputs(24)
+@case(on_vectors, two(), branches=TWO, normalized="data")
+def norm_without_parameters(p, x):
+    h = (x - x.mean(-1, keepdims=True)) / jnp.std(x, -1, keepdims=True)
+    return x + jax.nn.relu(h @ p["w1"]) @ p["w2"]
 
 
-@case
-def norm_without_parameters():
-    def body(p, x):
-        h = (x - x.mean(-1, keepdims=True)) / jnp.std(x, -1, keepdims=True)
-        return x + jax.nn.relu(h @ p["w1"]) @ p["w2"]
-
-    return on_vectors(body, two, branches=TWO, normalized="data")
-
-
-@case
-def weight_norm():
+@case(
+    on_vectors, two() | {"g1": f(D), "g2": f(D)}, branches=TWO, normalized="weights",
+    roles={"norm": "l0/g1"},
+)  # fmt: skip
+def weight_norm(p, x):
     def weight(v, g):
         return v / jnp.linalg.norm(v, axis=0) * g
 
-    def body(p, x):
-        return x + jax.nn.relu(x @ weight(p["w1"], p["g1"])) @ weight(p["w2"], p["g2"])
-
-    return on_vectors(
-        body, lambda: two() | {"g1": f(D), "g2": f(D)}, branches=TWO, normalized="weights",
-        roles={"norm": "l0/g1"},
-    )  # fmt: skip
+    return x + jax.nn.relu(x @ weight(p["w1"], p["g1"])) @ weight(p["w2"], p["g2"])
 
 
-def stacked(run, extra=dict, **truth):
+def stacked(run, extra={}, **truth):  # noqa: B006 (never changed)
     """Six blocks whose layers lie along the first axis."""
-    params = {"w1": f(6, D, D), "w2": f(6, D, D), "head": f(D, 10)} | extra()
+    params = {"w1": f(6, D, D), "w2": f(6, D, D), "head": f(D, 10), **extra}
     known = {"head": "head"} | truth.pop("roles", {})
     axes = {"w1": "NIO"}
     return Case(
@@ -1028,57 +896,42 @@ def stacked(run, extra=dict, **truth):
     )  # fmt: skip
 
 
-@case
-def stacked_in_a_loop():
-    def run(p, x):
-        def body(i, x):
-            return x + p["a"][i] * (jax.nn.relu(x @ p["w1"][i]) @ p["w2"][i])
+@case(stacked, {"a": f(6)}, roles={"multiplier": "a"})
+def stacked_in_a_loop(p, x):
+    def body(i, x):
+        return x + p["a"][i] * (jax.nn.relu(x @ p["w1"][i]) @ p["w2"][i])
 
-        return lax.fori_loop(0, 6, body, x)
-
-    return stacked(run, lambda: {"a": f(6)}, roles={"multiplier": "a"})
+    return lax.fori_loop(0, 6, body, x)
 
 
-@case
-def stacked_and_indexed():
-    def run(p, x):
-        for i in range(6):
-            x = x + jax.nn.relu(x @ p["w1"][i]) @ p["w2"][i]
-        return x
-
-    return stacked(run)
+@case(stacked)
+def stacked_and_indexed(p, x):
+    for i in range(6):
+        x = x + jax.nn.relu(x @ p["w1"][i]) @ p["w2"][i]
+    return x
 
 
-@case
-def stacked_with_constants():
-    def run(p, x):
-        def body(x, turn):
-            w1, w2, scale = turn
-            return 0.5 * x + scale * (jax.nn.relu(x @ w1) @ w2), None
+@case(stacked, scales=[(0.5, k, 1.0) for k in range(1, 7)])
+def stacked_with_constants(p, x):
+    def body(x, turn):
+        w1, w2, scale = turn
+        return 0.5 * x + scale * (jax.nn.relu(x @ w1) @ w2), None
 
-        return lax.scan(body, x, (p["w1"], p["w2"], jnp.arange(1.0, 7.0)))[0]
-
-    return stacked(run, scales=[(0.5, k, 1.0) for k in range(1, 7)])
+    return lax.scan(body, x, (p["w1"], p["w2"], jnp.arange(1.0, 7.0)))[0]
 
 
-@case
-def stacked_with_constants_of_multipliers():
-    def run(p, x):
-        def body(x, turn):
-            w1, w2, a, scale = turn
-            return 0.5 * x + scale * a * (jax.nn.relu(x @ w1) @ w2), None
+@case(stacked, {"a": f(6)}, roles={"multiplier": "a"}, scales=[(0.5, k, 1.0) for k in range(1, 7)])
+def stacked_with_constants_of_multipliers(p, x):
+    def body(x, turn):
+        w1, w2, a, scale = turn
+        return 0.5 * x + scale * a * (jax.nn.relu(x @ w1) @ w2), None
 
-        return lax.scan(body, x, (p["w1"], p["w2"], p["a"], jnp.arange(1.0, 7.0)))[0]
-
-    return stacked(
-        run, lambda: {"a": f(6)}, roles={"multiplier": "a"},
-        scales=[(0.5, k, 1.0) for k in range(1, 7)],
-    )  # fmt: skip
+    return lax.scan(body, x, (p["w1"], p["w2"], p["a"], jnp.arange(1.0, 7.0)))[0]
 
 
 def stack_made_at_run_time(run):
     """Leaves of four blocks, stacked when the network runs."""
-    params = {**blocks(two, 4), "head": f(D, 10)}
+    params = {**blocks(two(), 4), "head": f(D, 10)}
 
     def block(x, layer):
         return x + jax.nn.relu(x @ layer["w1"]) @ layer["w2"], None
@@ -1090,24 +943,19 @@ def stack_made_at_run_time(run):
     return Case(network, params, (f(2, D),), each(TWO, 4), {"head": "head"}, axes={"l0/w1": "IO"})
 
 
-@case
-def stacked_at_run_time():
-    return stack_made_at_run_time(lax.scan)
+CASES["stacked_at_run_time"] = lambda: stack_made_at_run_time(lax.scan)
 
 
-@case
-def stacked_at_run_time_and_indexed():
-    def run(block, x, layers):
-        for i in range(4):
-            x, _ = block(x, {name: leaf[i] for name, leaf in layers.items()})
-        return x, None
-
-    return stack_made_at_run_time(run)
+@case(stack_made_at_run_time)
+def stacked_at_run_time_and_indexed(block, x, layers):
+    for i in range(4):
+        x, _ = block(x, {name: leaf[i] for name, leaf in layers.items()})
+    return x, None
 
 
 def turns_side_by_side(run):
     """A loop over examples, of which no turn takes what another gives."""
-    params = {"in": f(8, D), **blocks(two, 3), "head": f(D, 10)}
+    params = {"in": f(8, D), **blocks(two(), 3), "head": f(D, 10)}
 
     def network(p, x):
         def example(x):
@@ -1121,113 +969,92 @@ def turns_side_by_side(run):
     return Case(network, params, (f(5, 8),), each(TWO, 3), {"stem": "in", "head": "head"})
 
 
-@case
-def loop_over_examples():
-    return turns_side_by_side(lax.map)
+CASES["loop_over_examples"] = lambda: turns_side_by_side(lax.map)
 
 
-@case
-def loop_over_examples_that_adds_up_their_losses():
-    def run(example, x):
-        return lax.scan(lambda total, x: (total + example(x).sum(), None), 0.0, x)[0]
-
-    return turns_side_by_side(run)
+@case(turns_side_by_side)
+def loop_over_examples_that_adds_up_their_losses(example, x):
+    return lax.scan(lambda total, x: (total + example(x).sum(), None), 0.0, x)[0]
 
 
-@case
-def recurrent():
+@case(
+    Case,
+    {"in": f(8, D), "head": f(D, 10)}
+    | blocks({"in": f(D, D), "again": f(D, D), "out": f(D, D)}, 2),
+    (f(5, 2, 8),), each("#in,#again #out", 2), {"stem": "in", "head": "head"},
+)  # fmt: skip
+def recurrent(p, x):
     """Steps in time stand side by side, too: a stream goes through the layers of one step."""
-    layers = {"in": f(D, D), "again": f(D, D), "out": f(D, D)}
-    params = {"in": f(8, D), **blocks(lambda: layers, 2), "head": f(D, 10)}
 
-    def network(p, x):
-        def step(states, x):
-            after = []
-            for layer, h in zip((p["l0"], p["l1"]), states, strict=True):
-                after.append(jnp.tanh(x @ layer["in"] + h @ layer["again"]))
-                x = x + after[-1] @ layer["out"]
-            return after, x
+    def step(states, x):
+        after = []
+        for layer, h in zip((p["l0"], p["l1"]), states, strict=True):
+            after.append(jnp.tanh(x @ layer["in"] + h @ layer["again"]))
+            x = x + after[-1] @ layer["out"]
+        return after, x
 
-        return lax.scan(step, [jnp.zeros((2, D))] * 2, x @ p["in"])[1] @ p["head"]
-
-    known = {"stem": "in", "head": "head"}
-    return Case(network, params, (f(5, 2, 8),), each("#in,#again #out", 2), known)
+    return lax.scan(step, [jnp.zeros((2, D))] * 2, x @ p["in"])[1] @ p["head"]
 
 
-@case
-def gated_skip():
+@case(
+    on_vectors, {"t": f(D, D), "w": f(D, D)}, branches="#w",
+    doubt="by a gate of 'l0/t'; expected keep=", options={"keep": "/t"},
+)  # fmt: skip
+def gated_skip(p, x):
     """A highway network."""
-
-    def body(p, x):
-        gate = jax.nn.sigmoid(x @ p["t"])
-        return x * (1 - gate) + gate * jnp.tanh(x @ p["w"])
-
-    return on_vectors(
-        body, lambda: {"t": f(D, D), "w": f(D, D)}, branches="#w",
-        doubt="by a gate of 'l0/t'; expected keep=", options={"keep": "/t"},
-    )  # fmt: skip
+    gate = jax.nn.sigmoid(x @ p["t"])
+    return x * (1 - gate) + gate * jnp.tanh(x @ p["w"])
 
 
-@case
-def stacked_twice():
-    params = {"w1": f(2, 3, D, D), "w2": f(2, 3, D, D), "head": f(D, 10)}
+@case(
+    Case, {"w1": f(2, 3, D, D), "w2": f(2, 3, D, D), "head": f(D, 10)}, (f(2, D),), ("w1 w2",) * 6,
+    {"head": "head"}, axes={"w1": "NNIO"},
+)  # fmt: skip
+def stacked_twice(p, x):
+    def inner(x, turn):
+        return x + jax.nn.relu(x @ turn[0]) @ turn[1], None
 
-    def network(p, x):
-        def inner(x, turn):
-            return x + jax.nn.relu(x @ turn[0]) @ turn[1], None
+    def outer(x, turn):
+        return lax.scan(inner, x, turn)[0], None
 
-        def outer(x, turn):
-            return lax.scan(inner, x, turn)[0], None
-
-        return lax.scan(outer, x, (p["w1"], p["w2"]))[0] @ p["head"]
-
-    return Case(network, params, (f(2, D),), ("w1 w2",) * 6, {"head": "head"}, axes={"w1": "NNIO"})
+    return lax.scan(outer, x, (p["w1"], p["w2"]))[0] @ p["head"]
 
 
 # Gates, streams and products that are easily taken for something else.
 
 
-@case
-def table_of_relative_positions():
+@case(
+    on_tokens, attention_params() | {"table": f(23, HEADS)}, 1, branches="#q,#k,#v #o",
+    roles={"keep": "l0/table"},
+)  # fmt: skip
+def table_of_relative_positions(p, x):
     """Of a table whose axes cannot be followed, a number at each offset is no scalar."""
-
-    def body(p, x):
-        q, k, v = (split_heads(x @ p[name]) for name in "qkv")
-        offsets = jnp.arange(12)[:, None] - jnp.arange(12) + 11
-        bias = p["table"][offsets.reshape(-1)].reshape(12, 12, HEADS).transpose(2, 0, 1)
-        scores = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) + bias)
-        return x + jnp.einsum("bhts,bshd->bthd", scores, v).reshape(x.shape) @ p["o"]
-
-    return on_tokens(
-        body, lambda: attention_params() | {"table": f(23, HEADS)}, 1, branches="#q,#k,#v #o",
-        roles={"keep": "l0/table"},
-    )  # fmt: skip
+    q, k, v = (split_heads(x @ p[name]) for name in "qkv")
+    offsets = jnp.arange(12)[:, None] - jnp.arange(12) + 11
+    bias = p["table"][offsets.reshape(-1)].reshape(12, 12, HEADS).transpose(2, 0, 1)
+    scores = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) + bias)
+    return x + jnp.einsum("bhts,bshd->bthd", scores, v).reshape(x.shape) @ p["o"]
 
 
-@case
-def dispatched_experts():
+@case(
+    on_tokens, {"router": f(D, 3), "w1": f(3, D, 64), "w2": f(3, 64, D)}, 1, branches="#w1 #w2",
+    roles={"keep": "l0/router"}, axes={"l0/w1": "NIO"},
+)  # fmt: skip
+def dispatched_experts(p, x):
     """The router makes a factor as large as what it weighs, and an index that has no gradient."""
-
-    def body(p, x):
-        h = x.reshape(-1, D)
-        chances = jax.nn.softmax(h @ p["router"])
-        hot = jax.nn.one_hot(chances.argmax(-1), 3)
-        dispatch = hot[..., None] * jax.nn.one_hot(jnp.arange(24) % 8, 8)[:, None]
-        combine = dispatch * (chances * hot).sum(-1)[:, None, None]
-        y = jax.nn.relu(jnp.einsum("nec,nd,edf->ecf", dispatch, h, p["w1"]))
-        y = jnp.einsum("ecf,efd->ecd", y, p["w2"])
-        return x + jnp.einsum("nec,ecd->nd", combine, y).reshape(x.shape)
-
-    layers = {"router": f(D, 3), "w1": f(3, D, 64), "w2": f(3, 64, D)}
-    return on_tokens(
-        body, lambda: layers, 1, branches="#w1 #w2", roles={"keep": "l0/router"},
-        axes={"l0/w1": "NIO"},
-    )  # fmt: skip
+    h = x.reshape(-1, D)
+    chances = jax.nn.softmax(h @ p["router"])
+    hot = jax.nn.one_hot(chances.argmax(-1), 3)
+    dispatch = hot[..., None] * jax.nn.one_hot(jnp.arange(24) % 8, 8)[:, None]
+    combine = dispatch * (chances * hot).sum(-1)[:, None, None]
+    y = jax.nn.relu(jnp.einsum("nec,nd,edf->ecf", dispatch, h, p["w1"]))
+    y = jnp.einsum("ecf,efd->ecd", y, p["w2"])
+    return x + jnp.einsum("nec,ecd->nd", combine, y).reshape(x.shape)
 
 
 def query_of_leaves(query, names, leaves):
     """Tokens are pooled by attention of a query that is computed from leaves alone."""
-    params = {"emb": f(VOCABULARY, D), **blocks(two, 1), **leaves, "k": f(D, HEADS, 8)}
+    params = {"emb": f(VOCABULARY, D), **blocks(two(), 1), **leaves, "k": f(D, HEADS, 8)}
     params["head"] = f(D, 10)
 
     def network(p, t):
@@ -1246,204 +1073,149 @@ def query_of_leaves(query, names, leaves):
     )  # fmt: skip
 
 
-@case
-def query_of_two_leaves():
-    return query_of_leaves(
-        lambda p: jnp.einsum("d,dhk->hk", p["probe"], p["q"]), ("probe", "q"),
-        {"probe": f(D), "q": f(D, HEADS, 8)},
-    )  # fmt: skip
+CASES["query_of_two_leaves"] = lambda: query_of_leaves(
+    lambda p: jnp.einsum("d,dhk->hk", p["probe"], p["q"]), ("probe", "q"),
+    {"probe": f(D), "q": f(D, HEADS, 8)},
+)  # fmt: skip
+# The bias alone is a leaf of which the axes can be followed to a product with data.
+CASES["query_with_a_bias"] = lambda: query_of_leaves(
+    lambda p: jnp.einsum("d,dhk->hk", p["probe"], p["q"]) + p["b"], ("probe", "q", "b"),
+    {"probe": f(D), "q": f(D, HEADS, 8), "b": f(HEADS, 8)},
+)  # fmt: skip
 
 
-@case
-def query_with_a_bias():
-    """The bias alone is a leaf of which the axes can be followed to a product with data."""
-    return query_of_leaves(
-        lambda p: jnp.einsum("d,dhk->hk", p["probe"], p["q"]) + p["b"], ("probe", "q", "b"),
-        {"probe": f(D), "q": f(D, HEADS, 8), "b": f(HEADS, 8)},
-    )  # fmt: skip
-
-
-@case
-def wide_and_deep():
+@case(
+    Case, {"deep": f(8, D), "out": f(D, 1), "wide": f(8, 1)}, (f(2, 8),),
+    roles={"head": "wide out", "stem": "deep"}, doubt="'wide'.*expected projections=",
+    options={"projections": False},
+)  # fmt: skip
+def wide_and_deep(p, x):
     """Two paths of one output, whose lengths are not those of the input."""
-    params = {"deep": f(8, D), "out": f(D, 1), "wide": f(8, 1)}
-
-    def network(p, x):
-        return x @ p["wide"] + jax.nn.relu(x @ p["deep"]) @ p["out"]
-
-    return Case(
-        network, params, (f(2, 8),), roles={"head": "wide out", "stem": "deep"},
-        doubt="'wide'.*expected projections=", options={"projections": False},
-    )  # fmt: skip
+    return x @ p["wide"] + jax.nn.relu(x @ p["deep"]) @ p["out"]
 
 
-@case
-def two_streams():
+@case(
+    Case,
+    {"in": f(8, D), "in_edges": f(8, D), "head": f(D, 10)}
+    | blocks({"n1": f(2 * D, 64), "n2": f(64, D), "e1": f(2 * D, 64), "e2": f(64, D)}, 3),
+    (f(2, 8), f(2, 8)), each("#e1 #e2;#n1 #n2", 3), {"stem": "in in_edges", "head": "head"},
+)  # fmt: skip
+def two_streams(p, x, edges):
     """Nodes and edges of a graph: each branch of one stream takes the other."""
-    nodes, edges = {"n1": f(2 * D, 64), "n2": f(64, D)}, {"e1": f(2 * D, 64), "e2": f(64, D)}
-    params = {"in": f(8, D), "in_edges": f(8, D), **blocks(lambda: nodes | edges, 3)}
-    params["head"] = f(D, 10)
-
-    def network(p, x, edges):
-        x, e = x @ p["in"], edges @ p["in_edges"]
-        for i in range(3):
-            b = p[f"l{i}"]
-            e = e + jax.nn.relu(jnp.concatenate([e, x], -1) @ b["e1"]) @ b["e2"]
-            x = x + jax.nn.relu(jnp.concatenate([x, e], -1) @ b["n1"]) @ b["n2"]
-        return x @ p["head"]
-
-    known = {"stem": "in in_edges", "head": "head"}
-    return Case(network, params, (f(2, 8), f(2, 8)), each("#e1 #e2;#n1 #n2", 3), known)
+    x, e = x @ p["in"], edges @ p["in_edges"]
+    for i in range(3):
+        b = p[f"l{i}"]
+        e = e + jax.nn.relu(jnp.concatenate([e, x], -1) @ b["e1"]) @ b["e2"]
+        x = x + jax.nn.relu(jnp.concatenate([x, e], -1) @ b["n1"]) @ b["n2"]
+    return x @ p["head"]
 
 
-@case
-def momentum():
+@case(
+    Case, {"in": f(8, D), **blocks(two(), 3), "head": f(D, 10)}, (f(2, 8),), each(TWO, 3),
+    {"stem": "in", "head": "head"}, scales=[(1.0, 1.0, 1.0), (0.5, 1.0, 1.0), (1.0, 1.0, 1.0)],
+)  # fmt: skip
+def momentum(p, x):
     """The stream adds up another one, to which branches are added; the last is of both sums."""
-    params = {"in": f(8, D), **blocks(two, 3), "head": f(D, 10)}
-
-    def network(p, x):
-        x = x @ p["in"]
-        v = jnp.zeros_like(x)
-        for i in range(3):
-            v = 0.5 * v + jnp.tanh(x @ p[f"l{i}"]["w1"]) @ p[f"l{i}"]["w2"]
-            x = x + v
-        return x @ p["head"]
-
-    return Case(
-        network, params, (f(2, 8),), each(TWO, 3), {"stem": "in", "head": "head"},
-        scales=[(1.0, 1.0, 1.0), (0.5, 1.0, 1.0), (1.0, 1.0, 1.0)],
-    )  # fmt: skip
+    x = x @ p["in"]
+    v = jnp.zeros_like(x)
+    for i in range(3):
+        v = 0.5 * v + jnp.tanh(x @ p[f"l{i}"]["w1"]) @ p[f"l{i}"]["w2"]
+        x = x + v
+    return x @ p["head"]
 
 
-@case
-def crossed_with_the_input():
+@case(
+    Case, {"in": f(8, D), **blocks({"w": f(D, D), "b": f(D)}, 3), "head": f(D, 10)}, (f(2, 8),),
+    each("#w", 3), {"stem": "in", "head": "head", "bias": "l0/b l2/b"},
+)  # fmt: skip
+def crossed_with_the_input(p, x):
     """The layer's only path makes a factor, of what the stream began with."""
-    params = {"in": f(8, D), **blocks(lambda: {"w": f(D, D), "b": f(D)}, 3), "head": f(D, 10)}
-
-    def network(p, x):
-        first = x = x @ p["in"]
-        for i in range(3):
-            x = first * (x @ p[f"l{i}"]["w"] + p[f"l{i}"]["b"]) + x
-        return x @ p["head"]
-
-    known = {"stem": "in", "head": "head", "bias": "l0/b l2/b"}
-    return Case(network, params, (f(2, 8),), each("#w", 3), known)
+    first = x = x @ p["in"]
+    for i in range(3):
+        x = first * (x @ p[f"l{i}"]["w"] + p[f"l{i}"]["b"]) + x
+    return x @ p["head"]
 
 
-@case
-def root_of_a_leaf():
+@case(on_vectors, two() | {"decay": f(D)}, 1, branches=TWO, options={"keep": "decay"})
+def root_of_a_leaf(p, x):
     """A factor of a recurrence, and no norm, as its leaf is kept."""
-
-    def body(p, x):
-        h = jnp.sqrt(1 - jnp.exp(-p["decay"])) * (x @ p["w1"])
-        return x + jnp.tanh(h) @ p["w2"]
-
-    return on_vectors(
-        body, lambda: two() | {"decay": f(D)}, 1, branches=TWO, options={"keep": "decay"}
-    )
+    h = jnp.sqrt(1 - jnp.exp(-p["decay"])) * (x @ p["w1"])
+    return x + jnp.tanh(h) @ p["w2"]
 
 
-@case
-def scaled_before_it_is_divided():
-    def body(p, x):
-        h = x @ p["w1"]
-        mean = h.mean(-1, keepdims=True)
-        variance = ((h - mean) ** 2).mean(-1, keepdims=True)
-        return x + (p["g"] * (h - mean) / jnp.sqrt(variance + 1e-5) + p["b"]) @ p["w2"]
-
-    return on_vectors(
-        body, lambda: two() | {"g": f(D), "b": f(D)}, 1, branches=TWO, normalized="data",
-        roles={"norm": "l0/g l0/b"},
-    )  # fmt: skip
+@case(
+    on_vectors, two() | {"g": f(D), "b": f(D)}, 1, branches=TWO, normalized="data",
+    roles={"norm": "l0/g l0/b"},
+)  # fmt: skip
+def scaled_before_it_is_divided(p, x):
+    h = x @ p["w1"]
+    mean = h.mean(-1, keepdims=True)
+    variance = ((h - mean) ** 2).mean(-1, keepdims=True)
+    return x + (p["g"] * (h - mean) / jnp.sqrt(variance + 1e-5) + p["b"]) @ p["w2"]
 
 
-@case
-def drawn_latent():
+@case(
+    Case, {"in": f(8, D), **blocks(two(), 1), "mean": f(D, 4), "log": f(D, 4), "head": f(4, 10)},
+    (f(2, 8), f(2, 4)), each(TWO, 1), {"stem": "in", "head": "head", "keep": "mean log"},
+    doubt="expected .* keep= to match 'mean', 'log'", options={"keep": "mean|log"},
+)  # fmt: skip
+def drawn_latent(p, x, noise):
     """A mean, and a deviation times noise: two layers of one value, of another shape."""
-    params = {"in": f(8, D), **blocks(two, 1), "mean": f(D, 4), "log": f(D, 4), "head": f(4, 10)}
-
-    def network(p, x, noise):
-        x = x @ p["in"]
-        x = x + jnp.tanh(x @ p["l0"]["w1"]) @ p["l0"]["w2"]
-        return jnp.tanh(x @ p["mean"] + jnp.exp(x @ p["log"]) * noise) @ p["head"]
-
-    return Case(
-        network, params, (f(2, 8), f(2, 4)), each(TWO, 1),
-        {"stem": "in", "head": "head", "keep": "mean log"},
-        doubt="expected .* keep= to match 'mean', 'log'", options={"keep": "mean|log"},
-    )  # fmt: skip
+    x = x @ p["in"]
+    x = x + jnp.tanh(x @ p["l0"]["w1"]) @ p["l0"]["w2"]
+    return jnp.tanh(x @ p["mean"] + jnp.exp(x @ p["log"]) * noise) @ p["head"]
 
 
-@case
-def complex_weights():
+@case(
+    Case, {"in": f(8, D), "re": f(D, D), "im": f(D, D), "head": f(D, 10)}, (f(2, 8),),
+    roles={"stem": "in re im", "head": "head"},
+)  # fmt: skip
+def complex_weights(p, x):
     """A leaf is multiplied by the imaginary unit, which is no scale of it."""
-    params = {"in": f(8, D), "re": f(D, D), "im": f(D, D), "head": f(D, 10)}
-
-    def network(p, x):
-        x = jnp.fft.fft(x @ p["in"])
-        return jax.nn.relu((x @ (p["re"] + 1j * p["im"])).real) @ p["head"]
-
-    return Case(network, params, (f(2, 8),), roles={"stem": "in re im", "head": "head"})
+    x = jnp.fft.fft(x @ p["in"])
+    return jax.nn.relu((x @ (p["re"] + 1j * p["im"])).real) @ p["head"]
 
 
-@case
-def weighed_paths():
+@case(
+    on_images,
+    {"k3": f(3, 3, 16, 16), "k5": f(5, 5, 16, 16), "router": f(16, 2)} | {"out": f(1, 1, 16, 16)},
+    branches="#k3,#k5 #out", roles={"keep": "l0/router"},
+)  # fmt: skip
+def weighed_paths(p, x):
     """Shares weigh two layers one by one, so that each share passes the product of the other."""
-
-    def body(p, x):
-        shares = jax.nn.softmax(x.mean((1, 2)) @ p["router"])[:, None, None]
-        y = shares[..., :1] * conv(x, p["k3"]) + shares[..., 1:] * conv(x, p["k5"])
-        return x + conv(jax.nn.relu(y), p["out"])
-
-    layers = {"k3": f(3, 3, 16, 16), "k5": f(5, 5, 16, 16), "router": f(16, 2)}
-    return on_images(
-        body, lambda: layers | {"out": f(1, 1, 16, 16)}, branches="#k3,#k5 #out",
-        roles={"keep": "l0/router"},
-    )  # fmt: skip
+    shares = jax.nn.softmax(x.mean((1, 2)) @ p["router"])[:, None, None]
+    y = shares[..., :1] * conv(x, p["k3"]) + shares[..., 1:] * conv(x, p["k5"])
+    return x + conv(jax.nn.relu(y), p["out"])
 
 
-@case
-def experts_apart():
+@case(
+    on_tokens, {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()}, 2,
+    branches="#e0/up #e0/down;#e1/up #e1/down", roles={"keep": "l0/router"},
+)  # fmt: skip
+def experts_apart(p, x):
     """Summands that a router weighs; it makes no one branch of them."""
-
-    def body(p, x):
-        shares = jax.nn.softmax(x @ p["router"])
-        return x + shares[..., :1] * feed(p["e0"], x) + shares[..., 1:] * feed(p["e1"], x)
-
-    layers = {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()}
-    return on_tokens(
-        body, lambda: layers, 2, branches="#e0/up #e0/down;#e1/up #e1/down",
-        roles={"keep": "l0/router"},
-    )  # fmt: skip
+    shares = jax.nn.softmax(x @ p["router"])
+    return x + shares[..., :1] * feed(p["e0"], x) + shares[..., 1:] * feed(p["e1"], x)
 
 
-@case
-def products_added_up():
+@case(on_tokens, attention_params(), 1, branches="#q,#k,#v #o")
+def products_added_up(p, x):
     """What keys and values give is added up over the tokens, and is no gate of the queries."""
-
-    def body(p, x):
-        q, k, v = (x @ p[name] for name in "qkv")
-        return x + (q * (jnp.tanh(k) * v).sum(1, keepdims=True)) @ p["o"]
-
-    return on_tokens(body, attention_params, 1, branches="#q,#k,#v #o")
+    q, k, v = (x @ p[name] for name in "qkv")
+    return x + (q * (jnp.tanh(k) * v).sum(1, keepdims=True)) @ p["o"]
 
 
-@case
-def table_behind_an_exponential():
+@case(
+    on_tokens, {"table": f(12, 12), "v": f(D, D), "o": f(D, D)}, 1, branches="#v #o",
+    doubt="'l0/table'.*expected keep=", options={"keep": "table"},
+)  # fmt: skip
+def table_behind_an_exponential(p, x):
     """Its zeros are not those of the layer."""
-
-    def body(p, x):
-        weights = jnp.exp(p["table"])
-        return x + jnp.einsum("ts,bsd->btd", weights, jnp.tanh(x @ p["v"])) @ p["o"]
-
-    layers = {"table": f(12, 12), "v": f(D, D), "o": f(D, D)}
-    return on_tokens(
-        body, lambda: layers, 1, branches="#v #o", doubt="'l0/table'.*expected keep=",
-        options={"keep": "table"},
-    )  # fmt: skip
+    weights = jnp.exp(p["table"])
+    return x + jnp.einsum("ts,bsd->btd", weights, jnp.tanh(x @ p["v"])) @ p["o"]
 
 
-@case
+@made
 def shortcut_of_largest_values():
     def skip(p, x):
         window = (1, 2, 2, 1)
@@ -1452,87 +1224,66 @@ def shortcut_of_largest_values():
     return bottleneck(skip=skip)
 
 
-@case
-def kernels_made_of_data():
-    def body(p, x):
-        kernels = jnp.einsum("be,ehwio->bhwio", jax.nn.sigmoid(x.mean((1, 2)) @ p["r"]), p["w"])
-        mixed = jax.vmap(lambda x, w: conv(x[None], w)[0])(x, kernels)
-        return x + conv(jax.nn.relu(mixed), p["out"])
-
-    layers = {"r": f(16, 4), "w": f(4, 3, 3, 16, 16), "out": f(1, 1, 16, 16)}
-    return on_images(
-        body, lambda: layers, branches="#out", doubt="made by 'l0/r', 'l0/w'; expected keep=",
-        options={"keep": "/[rw]$"},
-    )  # fmt: skip
+@case(
+    on_images, {"r": f(16, 4), "w": f(4, 3, 3, 16, 16), "out": f(1, 1, 16, 16)}, branches="#out",
+    doubt="made by 'l0/r', 'l0/w'; expected keep=", options={"keep": "/[rw]$"},
+)  # fmt: skip
+def kernels_made_of_data(p, x):
+    kernels = jnp.einsum("be,ehwio->bhwio", jax.nn.sigmoid(x.mean((1, 2)) @ p["r"]), p["w"])
+    mixed = jax.vmap(lambda x, w: conv(x[None], w)[0])(x, kernels)
+    return x + conv(jax.nn.relu(mixed), p["out"])
 
 
-@case
-def kernels_scaled_by_data():
-    def body(p, x):
-        kernels = p["w"] * x.mean((1, 2))[:, None, None, :, None]
-        scaled = jax.vmap(lambda x, w: conv(x[None], w)[0])(x, kernels)
-        return x + conv(jax.nn.relu(scaled), p["out"])
-
-    layers = {"w": f(3, 3, 16, 16), "out": f(1, 1, 16, 16)}
-    return on_images(
-        body, lambda: layers, branches="#out", doubt="'l0/w' .*expected keep=",
-        options={"keep": "/w$"},
-    )  # fmt: skip
+@case(
+    on_images, {"w": f(3, 3, 16, 16), "out": f(1, 1, 16, 16)}, branches="#out",
+    doubt="'l0/w' .*expected keep=", options={"keep": "/w$"},
+)  # fmt: skip
+def kernels_scaled_by_data(p, x):
+    kernels = p["w"] * x.mean((1, 2))[:, None, None, :, None]
+    scaled = jax.vmap(lambda x, w: conv(x[None], w)[0])(x, kernels)
+    return x + conv(jax.nn.relu(scaled), p["out"])
 
 
-@case
-def kernels_chosen_by_data():
-    def body(p, x):
-        chosen = (x[:, 0, 0] > 0).astype(int)
-        return x + jnp.einsum("btd,bde->bte", jnp.tanh(x @ p["w1"]), p["w2"][chosen])
-
-    layers = {"w1": f(D, D), "w2": f(2, D, D)}
-    return on_tokens(body, lambda: layers, 1, branches="", doubt="'l0/w2' .*expected keep=")
+@case(
+    on_tokens, {"w1": f(D, D), "w2": f(2, D, D)}, 1, branches="", doubt="'l0/w2' .*expected keep="
+)
+def kernels_chosen_by_data(p, x):
+    chosen = (x[:, 0, 0] > 0).astype(int)
+    return x + jnp.einsum("btd,bde->bte", jnp.tanh(x @ p["w1"]), p["w2"][chosen])
 
 
-@case
-def ends_in_two_layers():
+@case(
+    on_images, {"in": f(1, 1, 16, 4), "a": f(1, 1, 4, 8), "b": f(3, 3, 4, 8)},
+    doubt="no single layer.*'l0/b'.*keep=",
+)  # fmt: skip
+def ends_in_two_layers(p, x):
     """No layer at the end makes the branch zero alone, though the first one does."""
-
-    def body(p, x):
-        h = jax.nn.relu(conv(x, p["in"]))
-        return x + jnp.concatenate([conv(h, p["a"]), conv(h, p["b"])], -1)
-
-    layers = {"in": f(1, 1, 16, 4), "a": f(1, 1, 4, 8), "b": f(3, 3, 4, 8)}
-    return on_images(body, lambda: layers, doubt="no single layer.*'l0/b'.*keep=")
+    h = jax.nn.relu(conv(x, p["in"]))
+    return x + jnp.concatenate([conv(h, p["a"]), conv(h, p["b"])], -1)
 
 
-@case
-def chosen_tokens():
+@case(on_tokens, feed_params(), 2, branches="#up #down")
+def chosen_tokens(p, x):
     """A branch of some tokens is added where they were."""
-
-    def body(p, x):
-        _, chosen = lax.top_k(jnp.square(x).sum(-1), 4)
-        y = feed(p, jnp.take_along_axis(x, chosen[..., None], 1))
-        return x.at[jnp.arange(2)[:, None], chosen].add(y)
-
-    return on_tokens(body, feed_params, 2, branches="#up #down")
+    _, chosen = lax.top_k(jnp.square(x).sum(-1), 4)
+    y = feed(p, jnp.take_along_axis(x, chosen[..., None], 1))
+    return x.at[jnp.arange(2)[:, None], chosen].add(y)
 
 
-@case
-def mixed_streams():
+@case(
+    on_tokens, feed_params() | {"mix": f(2, 2)}, 1, branches="#up #down",
+    doubt="'l0/mix'.*projections=", options={"projections": True}, roles={"shortcut": "l0/mix"},
+)  # fmt: skip
+def mixed_streams(p, x):
     """A layer of another order of axes keeps the shape of the stream, too."""
-
-    def body(p, x):
-        h = jnp.stack([x, x], 2)
-        mixed = jnp.einsum("btnd,nm->btmd", h, p["mix"])
-        return (mixed + feed(p, h)).sum(2)
-
-    return on_tokens(
-        body, lambda: feed_params() | {"mix": f(2, 2)}, 1, branches="#up #down",
-        doubt="'l0/mix'.*projections=", options={"projections": True},
-        roles={"shortcut": "l0/mix"},
-    )  # fmt: skip
+    h = jnp.stack([x, x], 2)
+    mixed = jnp.einsum("btnd,nm->btmd", h, p["mix"])
+    return (mixed + feed(p, h)).sum(2)
 
 
-def begins_as_a_leaf(layers, body, branches, doubt):
+def begins_as_a_leaf(body, layers, branches, doubt):
     """A stream of a leaf's takes what a stream of the input gives."""
-    params = {"in": f(8, D), "begin": f(1, 3, D), **blocks(lambda: layers, 2), "head": f(D, 10)}
+    params = {"in": f(8, D), "begin": f(1, 3, D), **blocks(layers, 2), "head": f(D, 10)}
 
     def network(p, x):
         x, z = x @ p["in"], jnp.broadcast_to(p["begin"], (2, 3, D))
@@ -1546,48 +1297,44 @@ def begins_as_a_leaf(layers, body, branches, doubt):
     )  # fmt: skip
 
 
-@case
-def latents():
-    def body(p, z, x):
-        z = z + attend(p, z, x, causal=False)
-        return z + feed(p, z)
-
-    layers = attention_params() | feed_params()
-    branches = "#q,#k,#v #o;#up #down"
-    return begins_as_a_leaf(layers, body, branches, "'begin'.*'l0/q'.*, or streams=")
+@case(
+    begins_as_a_leaf, attention_params() | feed_params(), "#q,#k,#v #o;#up #down",
+    "'begin'.*'l0/q'.*, or streams=",
+)  # fmt: skip
+def latents(p, z, x):
+    z = z + attend(p, z, x, causal=False)
+    return z + feed(p, z)
 
 
-@case
-def tokens_of_a_class():
+@case(
+    begins_as_a_leaf, attention_params() | {"scale": f(D)}, "#q,#k,#v #o",
+    "'begin'.*expected streams= or keep=",
+)  # fmt: skip
+def tokens_of_a_class(p, z, x):
     """They are joined to the others, so that no product is of leaves alone."""
-
-    def body(p, z, x):
-        joined = jnp.concatenate([z, x], 1)
-        return z + p["scale"] * attend(p, joined, causal=False)[:, :3]
-
-    layers = attention_params() | {"scale": f(D)}
-    return begins_as_a_leaf(layers, body, "#q,#k,#v #o", "'begin'.*expected streams= or keep=")
+    joined = jnp.concatenate([z, x], 1)
+    return z + p["scale"] * attend(p, joined, causal=False)[:, :3]
 
 
 # Transformations, choices and shared layers.
 
 
-@case
-def networks_under_vmap():
+def under_vmap(network, *args, **truth):
+    """Several networks, of one batch."""
+    return Case(jax.vmap(network, (0, None)), *args, **truth)
+
+
+@case(
+    under_vmap, {"in": f(5, 3, 3, 3, 8), "w1": f(5, 3, 3, 8, 8), "w2": f(5, 3, 3, 8, 8)},
+    (images(8),), ("w1 w2",), {"stem": "in"}, fans={"w1": (72, 72)}, axes={"w1": "OHWIO"},
+)  # fmt: skip
+def networks_under_vmap(p, x):
     """An axis of networks becomes one of outputs, by a reshape that transposes."""
-    params = {"in": f(5, 3, 3, 3, 8), "w1": f(5, 3, 3, 8, 8), "w2": f(5, 3, 3, 8, 8)}
-
-    def network(p, x):
-        x = conv(x, p["in"])
-        return x + conv(jax.nn.relu(conv(x, p["w1"])), p["w2"])
-
-    return Case(
-        lambda p, x: jax.vmap(network, (0, None))(p, x), params, (images(8),), ("w1 w2",),
-        {"stem": "in"}, fans={"w1": (72, 72)}, axes={"w1": "OHWIO"},
-    )  # fmt: skip
+    x = conv(x, p["in"])
+    return x + conv(jax.nn.relu(conv(x, p["w1"])), p["w2"])
 
 
-def over_time(layers, step, branches):
+def over_time(step, layers, branches):
     """A residual network whose branches run over time, from a state of zeros."""
     params = {"in": f(8, D), **blocks(layers, 2), "head": f(D, 10)}
 
@@ -1601,170 +1348,122 @@ def over_time(layers, step, branches):
     return Case(network, params, (f(5, 2, 8),), each(branches, 2), {"stem": "in", "head": "head"})
 
 
-@case
-def recurrent_branch():
+@case(over_time, {"in": f(D, D), "again": f(D, D)}, "#again #in")
+def recurrent_branch(p, h, x):
     """The state stays zero if what enters it is, though its own layer is computed before."""
-    layers = {"in": f(D, D), "again": f(D, D)}
-    step = lambda p, h, x: jnp.tanh(h @ p["again"] + x @ p["in"])  # noqa: E731
-    return over_time(lambda: layers, step, "#again #in")
+    return jnp.tanh(h @ p["again"] + x @ p["in"])
 
 
-@case
-def gated_state():
+@case(over_time, {"in": f(D, D), "gate": f(D, D)}, "#gate #in")
+def gated_state(p, h, x):
     """The gate of a state is one of the layers that make it."""
-    layers = {"in": f(D, D), "gate": f(D, D)}
-
-    def step(p, h, x):
-        z = jax.nn.sigmoid(h @ p["gate"])
-        return z * h + (1 - z) * jnp.tanh(x @ p["in"])
-
-    return over_time(lambda: layers, step, "#gate #in")
+    z = jax.nn.sigmoid(h @ p["gate"])
+    return z * h + (1 - z) * jnp.tanh(x @ p["in"])
 
 
-@case
-def scaled_sum_of_branches():
-    def body(p, x):
-        return x - 0.5 * (jnp.tanh(x @ p["w1"]) @ p["w2"] + jax.nn.relu(x @ p["v1"]) @ p["v2"])
-
-    layers = two() | {"v1": f(D, D), "v2": f(D, D)}
-    return on_vectors(
-        body, lambda: layers, branches="#w1 #w2;#v1 #v2", scales=(1.0, -0.5, 1.0)
-    )  # fmt: skip
+@case(
+    on_vectors, two() | {"v1": f(D, D), "v2": f(D, D)}, branches="#w1 #w2;#v1 #v2",
+    scales=(1.0, -0.5, 1.0),
+)  # fmt: skip
+def scaled_sum_of_branches(p, x):
+    return x - 0.5 * (jnp.tanh(x @ p["w1"]) @ p["w2"] + jax.nn.relu(x @ p["v1"]) @ p["v2"])
 
 
-@case
-def part_of_the_way():
-    def body(p, x):
-        return x + 0.25 * (jnp.tanh(x @ p["w1"]) @ p["w2"] - x)
-
-    return on_vectors(body, two, branches=TWO, scales=(0.75, 0.25, 1.0))
+@case(on_vectors, two(), branches=TWO, scales=(0.75, 0.25, 1.0))
+def part_of_the_way(p, x):
+    return x + 0.25 * (jnp.tanh(x @ p["w1"]) @ p["w2"] - x)
 
 
-@case
-def quantized():
-    layers = {"w1": jax.ShapeDtypeStruct((D, D), jnp.int8), "s": f(1, D), "w2": f(D, D)}
-
-    def body(p, x):
-        return x + jnp.tanh(x @ (p["w1"] * p["s"])) @ p["w2"]
-
-    return on_vectors(body, lambda: layers, branches="", doubt="'l0/w1' .*a weight of int8; .*keep")
+@case(
+    on_vectors, {"w1": jax.ShapeDtypeStruct((D, D), jnp.int8), "s": f(1, D), "w2": f(D, D)},
+    branches="", doubt="'l0/w1' .*a weight of int8; .*keep",
+)  # fmt: skip
+def quantized(p, x):
+    return x + jnp.tanh(x @ (p["w1"] * p["s"])) @ p["w2"]
 
 
-@case
-def sum_of_many():
+@case(Case, two() | {"head": f(D, 10)}, (f(2, D),), ("w1 w2",), {"head": "head"})
+def sum_of_many(p, x):
     """A loss of more terms than Python calls nest."""
-    params = two() | {"head": f(D, 10)}
-
-    def network(p, x):
-        y = (x + jnp.tanh(x @ p["w1"]) @ p["w2"]) @ p["head"]
-        return sum(i * y for i in range(1100))
-
-    return Case(network, params, (f(2, D),), ("w1 w2",), {"head": "head"})
+    y = (x + jnp.tanh(x @ p["w1"]) @ p["w2"]) @ p["head"]
+    return sum(i * y for i in range(1100))
 
 
-@case
-def complex_stream():
-    def weights(*shape):
-        return jax.ShapeDtypeStruct(shape, jnp.complex64)
-
-    params = {"in": weights(8, D), "w1": weights(D, D), "w2": weights(D, D), "head": f(D, 10)}
-
-    def network(p, x):
-        x = x @ p["in"]
-        h = x @ p["w1"]
-        return jnp.abs(x + h * (jnp.abs(h) > 1) @ p["w2"]) @ p["head"]
-
-    return Case(network, params, (f(2, 8),), ("w1 w2",), {"stem": "in", "head": "head"})
+@case(
+    Case, {name: jax.ShapeDtypeStruct(shape, jnp.complex64) for name, shape in
+           {"in": (8, D), "w1": (D, D), "w2": (D, D)}.items()} | {"head": f(D, 10)},
+    (f(2, 8),), ("w1 w2",), {"stem": "in", "head": "head"},
+)  # fmt: skip
+def complex_stream(p, x):
+    x = x @ p["in"]
+    h = x @ p["w1"]
+    return jnp.abs(x + h * (jnp.abs(h) > 1) @ p["w2"]) @ p["head"]
 
 
-@case
-def tied_to_its_transpose():
-    def body(p, x):
-        return x + jnp.tanh(x @ p["w"]) @ p["w"].T
-
-    return on_vectors(
-        body, lambda: {"w": f(D, D)}, branches="", doubt="'l0/w' .*layer 1 of 2 and layer 2 of 2"
-    )  # fmt: skip
+@case(on_vectors, {"w": f(D, D)}, branches="", doubt="'l0/w' .*layer 1 of 2 and layer 2 of 2")
+def tied_to_its_transpose(p, x):
+    return x + jnp.tanh(x @ p["w"]) @ p["w"].T
 
 
-@case
-def shared_by_unlike_branches():
-    params = {"a": f(D, D), "b": f(D, D), "c": f(D, D), "head": f(D, 10)}
-
-    def network(p, x):
-        x = x + jnp.tanh(x @ p["a"]) @ p["b"]
-        return (x + jnp.tanh(jnp.tanh(x @ p["a"]) @ p["c"]) @ p["c"]) @ p["head"]
-
-    return Case(network, params, (f(2, D),), doubt="'a' .*layer 1 of 2 and layer 1 of 3")
+@case(
+    Case, {"a": f(D, D), "b": f(D, D), "c": f(D, D), "head": f(D, 10)}, (f(2, D),),
+    doubt="'a' .*layer 1 of 2 and layer 1 of 3",
+)  # fmt: skip
+def shared_by_unlike_branches(p, x):
+    x = x + jnp.tanh(x @ p["a"]) @ p["b"]
+    return (x + jnp.tanh(jnp.tanh(x @ p["a"]) @ p["c"]) @ p["c"]) @ p["head"]
 
 
-@case
-def blocks_chosen_by_switch():
-    params = {**blocks(two, 2), "head": f(D, 10)}
+@case(
+    Case, {**blocks(two(), 2), "head": f(D, 10)}, (f(2, D), jax.ShapeDtypeStruct((), jnp.int32)),
+    ("l0/w1 l0/w2",), {"head": "head", "keep": "l1/w1"},
+    doubt="'l1/w1' .*one branch of lax.cond or lax.switch", options={"keep": "l1"},
+)  # fmt: skip
+def blocks_chosen_by_switch(p, x, number):
+    def block(p):
+        return lambda x: x + jnp.tanh(x @ p["w1"]) @ p["w2"]
 
-    def network(p, x, number):
-        def block(p):
-            return lambda x: x + jnp.tanh(x @ p["w1"]) @ p["w2"]
-
-        return lax.switch(number, [block(p["l0"]), block(p["l1"])], x) @ p["head"]
-
-    number = jax.ShapeDtypeStruct((), jnp.int32)
-    return Case(
-        network, params, (f(2, D), number), ("l0/w1 l0/w2",), {"head": "head", "keep": "l1/w1"},
-        doubt="'l1/w1' .*one branch of lax.cond or lax.switch", options={"keep": "l1"},
-    )  # fmt: skip
+    return lax.switch(number, [block(p["l0"]), block(p["l1"])], x) @ p["head"]
 
 
-@case
-def positions_of_patches():
+@case(
+    Case,
+    {"in": f(48, D), "class": f(1, D), "at": f(17, D), "head": f(D, 10)}
+    | {"l0": feed_params() | {"again": f(17, D)}},
+    (f(2, 16, 48),), ("l0/up l0/down",),
+    {"stem": "in", "head": "head", "keep": "class at l0/again"},
+)  # fmt: skip
+def positions_of_patches(p, x):
     """What is added by position is no bias vector of the layer before, nor of the last."""
-    layers = feed_params() | {"again": f(17, D)}
-    params = {"in": f(48, D), "class": f(1, D), "at": f(17, D), "l0": layers, "head": f(D, 10)}
-
-    def network(p, x):
-        x = x @ p["in"]
-        first = jnp.broadcast_to(p["class"], (2, 1, D))
-        x = jnp.concatenate([first, x], 1) + p["at"]
-        x = x + feed(p["l0"], x) + p["l0"]["again"]
-        return x[:, 0] @ p["head"]
-
-    known = {"stem": "in", "head": "head", "keep": "class at l0/again"}
-    return Case(network, params, (f(2, 16, 48),), ("l0/up l0/down",), known)
+    x = x @ p["in"]
+    first = jnp.broadcast_to(p["class"], (2, 1, D))
+    x = jnp.concatenate([first, x], 1) + p["at"]
+    x = x + feed(p["l0"], x) + p["l0"]["again"]
+    return x[:, 0] @ p["head"]
 
 
-@case
-def shifted_on_the_way_into_a_branch():
+@case(on_vectors, two() | {"b": f(D)}, branches=TWO, roles={"channel_bias": "l0/b l1/b"})
+def shifted_on_the_way_into_a_branch(p, x):
     """The stream itself does not have the bias vector, which is none of the stem's layer."""
-
-    def body(p, x):
-        return x + jnp.tanh((x + p["b"]) @ p["w1"]) @ p["w2"]
-
-    return on_vectors(
-        body, lambda: two() | {"b": f(D)}, branches=TWO, roles={"channel_bias": "l0/b l1/b"}
-    )  # fmt: skip
+    return x + jnp.tanh((x + p["b"]) @ p["w1"]) @ p["w2"]
 
 
-@case
-def ends_in_a_constant():
+@case(on_vectors, two(), branches="", doubt="no single layer.*'l0/w1', 'l0/w2'")
+def ends_in_a_constant(p, x):
     """The function behind the last layer is one half at zero."""
-
-    def body(p, x):
-        return x + jax.nn.hard_sigmoid(jnp.tanh(x @ p["w1"]) @ p["w2"])
-
-    return on_vectors(body, two, branches="", doubt="no single layer.*'l0/w1', 'l0/w2'")
+    return x + jax.nn.hard_sigmoid(jnp.tanh(x @ p["w1"]) @ p["w2"])
 
 
-@case
-def ends_in_two_summands():
-    def body(p, x):
-        h = jnp.tanh(x @ p["in"])
-        return x + h @ p["a"] + h @ p["b"]
+@case(
+    on_vectors, {"in": f(D, D), "a": f(D, D), "b": f(D, D)}, branches="",
+    doubt="no single layer.*keep=",
+)  # fmt: skip
+def ends_in_two_summands(p, x):
+    h = jnp.tanh(x @ p["in"])
+    return x + h @ p["a"] + h @ p["b"]
 
-    layers = {"in": f(D, D), "a": f(D, D), "b": f(D, D)}
-    return on_vectors(body, lambda: layers, branches="", doubt="no single layer.*keep=")
 
-
-@case
+@made
 def experts_by_place():
     """A router says where a token is put and from where it is taken."""
 
@@ -1782,44 +1481,37 @@ def experts_by_place():
     )  # fmt: skip
 
 
-@case
-def experts_by_condition():
+@case(
+    on_vectors, {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()},
+    branches="#e0/up #e0/down;#e1/up #e1/down", roles={"keep": "l0/router"},
+)  # fmt: skip
+def experts_by_condition(p, x):
     """A router says which expert's output each token gets; each expert is a branch."""
-
-    def body(p, x):
-        chosen = (x @ p["router"]).argmax(-1, keepdims=True)
-        return x + sum(jnp.where(chosen == i, feed(p[f"e{i}"], x), 0) for i in range(2))
-
-    layers = {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()}
-    return on_vectors(
-        body, lambda: layers, branches="#e0/up #e0/down;#e1/up #e1/down",
-        roles={"keep": "l0/router"},
-    )  # fmt: skip
+    chosen = (x @ p["router"]).argmax(-1, keepdims=True)
+    return x + sum(jnp.where(chosen == i, feed(p[f"e{i}"], x), 0) for i in range(2))
 
 
-@case
-def experts_by_switch_under_vmap():
+@case(
+    on_vectors, {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()}, branches="",
+    doubt="'l0/e0/down' .*cannot be followed",
+)  # fmt: skip
+def experts_by_switch_under_vmap(p, x):
     """A condition of each example chooses the weights."""
 
-    def body(p, x):
-        def one(x):
-            experts = [lambda x, p=p[name]: feed(p, x) for name in ("e0", "e1")]
-            return lax.switch((x @ p["router"]).argmax(), experts, x)
+    def one(x):
+        experts = [lambda x, p=p[name]: feed(p, x) for name in ("e0", "e1")]
+        return lax.switch((x @ p["router"]).argmax(), experts, x)
 
-        return x + jax.vmap(one)(x)
-
-    layers = {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()}
-    return on_vectors(body, lambda: layers, branches="", doubt="'l0/e0/down' .*cannot be followed")
+    return x + jax.vmap(one)(x)
 
 
-@case
-def experts_of_ragged_products():
-    def body(p, x):
-        chosen = (x @ p["router"]).argmax(-1)
-        sizes = jnp.bincount(chosen, length=3).astype(jnp.int32)
-        order = jnp.argsort(chosen)
-        h = jax.nn.relu(lax.ragged_dot(x[order], p["w1"], sizes))
-        return x + lax.ragged_dot(h, p["w2"], sizes)[jnp.argsort(order)]
-
-    layers = {"router": f(D, 3), "w1": f(3, D, D), "w2": f(3, D, D)}
-    return on_vectors(body, lambda: layers, branches="", doubt="'l0/w1' .*cannot be followed")
+@case(
+    on_vectors, {"router": f(D, 3), "w1": f(3, D, D), "w2": f(3, D, D)}, branches="",
+    doubt="'l0/w1' .*cannot be followed",
+)  # fmt: skip
+def experts_of_ragged_products(p, x):
+    chosen = (x @ p["router"]).argmax(-1)
+    sizes = jnp.bincount(chosen, length=3).astype(jnp.int32)
+    order = jnp.argsort(chosen)
+    h = jax.nn.relu(lax.ragged_dot(x[order], p["w1"], sizes))
+    return x + lax.ragged_dot(h, p["w2"], sizes)[jnp.argsort(order)]

@@ -1,6 +1,5 @@
 """What a network is can be read off its computation, whoever wrote it and whatever it calls it."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -9,15 +8,11 @@ from nf_resnets.roles import Role
 from tests.roles.libraries import LIBRARIES
 from tests.roles.networks import CASES, attention, attention_params, on_tokens, split_heads
 
+pytestmark = pytest.mark.usefixtures("strangers_broadcast")
+
 ALL = CASES | LIBRARIES
 LAYERS = ("stem", "shortcut", "head", "embedding")
 SLOW = ("haiku_resnet_v1", "linen_resnet_50_with_running_statistics")
-
-
-@pytest.fixture(autouse=True)
-def strangers_broadcast():
-    with jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def branches_of(role_map):
@@ -82,7 +77,7 @@ def test_the_value_is_the_third_layer_of_attention_in_whatever_order_it_is_compu
         v, k, q = (split_heads(x @ p[name]) for name in "vkq")
         return x + attention(q, k, v).reshape(x.shape) @ p["o"]
 
-    case = on_tokens(body, attention_params, 1, branches="#k,#q #v #o")
+    case = on_tokens(body, attention_params(), 1, branches="#k,#q #v #o")
     (layers,) = branches_of(roles.read(case.network, case.params, *case.inputs))
     assert layers == ["l0/k", "l0/q", "l0/v", "l0/o"]
 
