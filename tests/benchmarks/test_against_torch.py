@@ -11,13 +11,15 @@ from benchmarks import against_torch, cases, fresh, torch_networks
 from benchmarks.cases import Case
 
 
+def functions_of(case):
+    eager = against_torch.theirs(case, 1, compiled=False)
+    return {"ours": cases.make_run(case, 1)[0], "eager": eager}
+
+
 @pytest.mark.parametrize("case", [Case("cifar-resnet-14", 4, 8), Case("wrn-16-1", 4, 8)])
 def test_both_compute_the_same_losses(case):
     """Also after updates, in which the scalars are slower."""
-    functions = {
-        "ours": cases.make_run(case, 1)[0],
-        "eager": against_torch.theirs(case, 1, compiled=False),
-    }
+    functions = functions_of(case)
     against_torch.check_losses(case, functions)
     # Six steps are made by now: on one batch the loss has moved.
     assert abs(functions["ours"]()[0] - np.log(cases.NUM_CLASSES)) > 1e-4
@@ -41,10 +43,7 @@ def test_another_update_is_noticed(monkeypatch, broken):
         return optimizer
 
     monkeypatch.setattr(torch_networks, "make_optimizer", wrong)
-    functions = {
-        "ours": cases.make_run(case, 1)[0],
-        "eager": against_torch.theirs(case, 1, compiled=False),
-    }
+    functions = functions_of(case)
     with pytest.raises(RuntimeError, match="expected the same"):
         against_torch.check_losses(case, functions)
 

@@ -20,6 +20,13 @@ _CIFAR = {
     "padding": ((4,), "Fixup code; He et al., CVPR 2016, section 4.2"),
     "flip": ((True,), "Fixup code; He et al., CVPR 2016, section 4.2"),
 }
+_SKIPINIT = {
+    "dataset": (("cifar10",), PROTOCOL),
+    "steps": ((78000,), "SkipInit v1, appendix on CIFAR-10: 200 epochs of 50,000 // 128 steps"),
+    "batch_size": ((128,), PROTOCOL),
+    "stem_channels": ((16,), WRN),
+    **_CIFAR,
+}
 _IMAGENET = {
     "dataset": (("imagenet2012",), "Fixup 4.2; SkipInit v1, table 3; RescaleNet feedback"),
     "lowest_area": ((0.08,), "the usual crop, Szegedy et al., CVPR 2015"),
@@ -96,12 +103,8 @@ RECIPES = {
         "cutout": ((16, 20), "Cutout section 4.3"),
     },
     "skipinit_table1_depth": {
-        "dataset": (("cifar10",), PROTOCOL),
-        "steps": ((78000,), "SkipInit v1, appendix on CIFAR-10: 200 epochs of 50,000 // 128 steps"),
-        "batch_size": ((128,), PROTOCOL),
-        "stem_channels": ((16,), WRN),
+        **_SKIPINIT,
         "weight_decay": ((0.0005, 0.0), "SkipInit v1, table 1: one line without L2"),
-        **_CIFAR,
         "model": (("wrn-16-2", "wrn-100-2", "wrn-1000-2"), "SkipInit v1, table 1"),
         "scheme": (
             ("batchnorm", "alpha_rsqrt_depth", "skipinit", "alpha_one", "sqrt_half", "rezero"),
@@ -109,12 +112,8 @@ RECIPES = {
         ),
     },
     "skipinit_table2_placement": {
-        "dataset": (("cifar10",), PROTOCOL),
-        "steps": ((78000,), "SkipInit v1, appendix on CIFAR-10: 200 epochs of 50,000 // 128 steps"),
-        "batch_size": ((128,), PROTOCOL),
-        "stem_channels": ((16,), WRN),
+        **_SKIPINIT,
         "weight_decay": ((0.0005,), PROTOCOL),
-        **_CIFAR,
         "model": (("wrn-100-2", "wrn-1000-2"), "SkipInit feedback: 1000-2; v1: 100-2"),
         "scheme": (
             (

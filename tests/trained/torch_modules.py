@@ -22,11 +22,16 @@ def scalar(value):
     return nn.Parameter(torch.full((1,), float(value)))
 
 
-def layers_of(width, expansion, wide=1):
-    """The sizes of a branch's kernels, and its channels from the second on."""
-    if expansion == 1:
-        return (3, 3), (width, width)
-    return (1, 3, 1), (wide * width, wide * width, 4 * width)
+def convolutions(block, before, width, stride, expansion, wide=1):
+    """Gives a block ``conv1``, ``conv2``, ...; the stride is that of the first of 3 x 3."""
+    layers = [(3, stride, width), (3, 1, width)]
+    if expansion > 1:
+        layers = [(1, 1, wide * width), (3, stride, wide * width), (1, 1, 4 * width)]
+    for j, (size, step, c_out) in enumerate(layers, start=1):
+        setattr(block, f"conv{j}", conv(before, c_out, size, step))
+        before = c_out
+    block.count = len(layers)
+    return before
 
 
 def stages(network, block, sizes, width, expansion=1):
@@ -56,19 +61,13 @@ def through_stages(network, x):
 class BatchNormBlock(nn.Module):
     def __init__(self, c_in, width, stride, expansion, wide=1):
         super().__init__()
-        sizes, channels = layers_of(width, expansion, wide)
-        self.count = len(sizes)
-        before = c_in
-        for j, (size, c_out) in enumerate(zip(sizes, channels, strict=True), start=1):
-            # The stride is the first 3x3 convolution's.
-            strided = j == (1 if expansion == 1 else 2)
-            setattr(self, f"conv{j}", conv(before, c_out, size, stride if strided else 1))
-            setattr(self, f"bn{j}", nn.BatchNorm2d(c_out))
-            before = c_out
+        last = convolutions(self, c_in, width, stride, expansion, wide)
+        for j in range(1, self.count + 1):
+            setattr(self, f"bn{j}", nn.BatchNorm2d(getattr(self, f"conv{j}").out_channels))
         self.downsample = None
-        if stride > 1 or c_in != before:
-            shortcut = conv(c_in, before, 1, stride)
-            self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(before))
+        if stride > 1 or c_in != last:
+            shortcut = conv(c_in, last, 1, stride)
+            self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(last))
 
     def forward(self, x):
         h = x
@@ -102,19 +101,14 @@ class FixupBlock(nn.Module):
 
     def __init__(self, c_in, width, stride, expansion):
         super().__init__()
-        sizes, channels = layers_of(width, expansion)
-        self.count, self.stride = len(sizes), stride
-        before = c_in
-        for j, (size, c_out) in enumerate(zip(sizes, channels, strict=True), start=1):
-            strided = j == (1 if expansion == 1 else 2)
-            setattr(self, f"conv{j}", conv(before, c_out, size, stride if strided else 1))
+        last = convolutions(self, c_in, width, stride, expansion)
+        for j in range(1, self.count + 1):
             setattr(self, f"bias{j}a", scalar(0))
             setattr(self, f"bias{j}b", scalar(0))
-            before = c_out
-        self.scale = scalar(1)
+        self.scale, self.stride = scalar(1), stride
         self.downsample = None
-        if (stride > 1 or c_in != before) and not self.padded:
-            self.downsample = conv(c_in, before, 1, stride)
+        if (stride > 1 or c_in != last) and not self.padded:
+            self.downsample = conv(c_in, last, 1, stride)
 
     def forward(self, x):
         h = x

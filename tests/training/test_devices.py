@@ -5,13 +5,10 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from flax import linen as nn
 
-from nf_resnets import schemes, training
+from experiments.untrained import OneStage
+from nf_resnets import training
 from nf_resnets.data.batch import Augmentation, training_batch
-from nf_resnets.models.blocks import PreActivationBlock
-from nf_resnets.models.layers import Conv, Dense
-from nf_resnets.models.stage import Stage
 from nf_resnets.training.images import make_train_steps
 from tests.models.trees import random_variables
 from tests.training import small
@@ -26,29 +23,11 @@ PARAMS = {"rtol": 0, "atol": 4e-6}
 VELOCITY = {"rtol": 0, "atol": 1e-5}
 
 
-class OneBlock(nn.Module):
-    """Compiles faster than a whole network."""
-
-    scheme: str = "fixup"
-    bn_groups: int = 8
-
-    @nn.compact
-    def __call__(self, images, train=False):
-        block = partial(
-            PreActivationBlock,
-            features=4,
-            anatomy=schemes.get(self.scheme).anatomy,
-            train=train,
-            bn_groups=self.bn_groups,
-        )
-        x = Conv(4, name="stem")(images)
-        x = Stage(block, num_blocks=1, stride=1, name="stage_1")(x)
-        return Dense(10, name="head")(x.mean(axis=(1, 2)))
-
-
 def model_of(scheme):
-    one = scheme.startswith("one ")
-    return OneBlock(scheme.removeprefix("one ")) if one else small.wide_resnet(scheme)
+    """Of "one SCHEME" a network of one block, which compiles faster than a whole one."""
+    if scheme.startswith("one "):
+        return OneStage(1, 4, scheme.removeprefix("one "), bn_groups=8)
+    return small.wide_resnet(scheme)
 
 
 def state_of(scheme):
@@ -92,7 +71,7 @@ def test_many_devices_and_parts_give_the_numbers_of_a_step_without_a_mesh(scheme
 
 
 def test_pmap_with_a_batch_split_by_hand():
-    loss = training.image_loss(training.train_apply(OneBlock()))
+    loss = training.image_loss(training.train_apply(model_of("one fixup")))
     pmapped = jax.pmap(
         partial(training.replica_step, loss=loss, optimizer=small.sgd, axis_name="data"),
         axis_name="data",

@@ -7,17 +7,12 @@ import pytest
 from nf_resnets import models, training
 from nf_resnets.training.evaluate import make_evaluate
 from tests.models.trees import random_variables
-from tests.training import small
+from tests.training import linear, small
 
 COUNT = 53  # a prime, so that no batch divides it
 SPLIT = small.split(COUNT)
 # Float32 sums over 53 losses of order 3, against float64; measured: 5e-8.
 CLOSE = {"rtol": 1e-6}
-
-
-def linear(params, batch_stats, images, keys):
-    x = images.reshape(images.shape[0], -1)
-    return x @ params["kernel"] + params["bias"].reshape(1, -1), batch_stats
 
 
 def loss_and_accuracy(logits):
@@ -38,11 +33,11 @@ def evaluate(apply_fn, params, batch_stats, *, data, batch_size=16):
 )
 def test_the_whole_split_once(batch_size, data):
     rng = np.random.default_rng(2)
-    kernel, bias = 0.3 * rng.standard_normal((64, 10)), rng.standard_normal(10)
-    params = {"kernel": np.float32(kernel)[None], "bias": np.float32(bias)[None]}
-    found = evaluate(linear, params, {}, data=data, batch_size=batch_size)
+    kernel = np.float32(0.3 * rng.standard_normal((64, 10)))
+    params = {"head": {"kernel": kernel[None]}}
+    found = evaluate(linear.apply, params, {}, data=data, batch_size=batch_size)
     x = (SPLIT.images.reshape(COUNT, -1) - np.float64(8)) / 5
-    loss, accuracy = loss_and_accuracy(x @ np.float32(kernel) + np.float32(bias))
+    loss, accuracy = loss_and_accuracy(x @ kernel)
     assert found["loss"].shape == found["accuracy"].shape == (1,)
     np.testing.assert_allclose(found["loss"], loss, **CLOSE)
     # A count of 53 divided by 53 in float32: one example more or less is 2e-2.

@@ -24,6 +24,8 @@ MODEL = transformer()
 PAIRS = corpus(count=24, longest=7, max_length=8)
 PER_EPOCH = len(epoch_batches(PAIRS, 5, 0, batch_shapes(PAIRS, max_tokens=60)))
 STEPS = 12 * PER_EPOCH + 1
+MESH = training.make_mesh(devices=jax.devices()[:1])
+START = training.Start(schemes.get("fixup"), 5, {"learning_rate": 0.01})
 
 
 def optimizer(hyper):
@@ -37,10 +39,7 @@ def state_of():
 
 @pytest.fixture(scope="module")
 def program():
-    mesh = training.make_mesh(devices=jax.devices()[:1])
-    settings = TokenTraining(max_tokens=60, num_steps=STEPS)
-    start = training.Start(schemes.get("fixup"), 5, {"learning_rate": 0.01})
-    return token_program(MODEL, PAIRS, optimizer, mesh, settings, start)
+    return token_program(MODEL, PAIRS, optimizer, MESH, TokenTraining(60, STEPS), START)
 
 
 @pytest.fixture(scope="module")
@@ -84,18 +83,14 @@ def test_a_run_that_is_stopped_resumes_from_its_checkpoint(program, whole, tmp_p
 )
 def test_a_corpus_that_does_not_fit_the_model_is_refused(change, message):
     """A token without an embedding became NaN, and a long sentence ended a run when it came."""
-    mesh, how = training.make_mesh(devices=jax.devices()[:1]), TokenTraining(60, STEPS)
-    start = training.Start(schemes.get("fixup"), 5, {"learning_rate": 0.01})
     model = MODEL.clone(**{"source_vocab_size": 50, **change})
     with pytest.raises(ValueError, match=message):
-        token_program(model, PAIRS, optimizer, mesh, how, start)
+        token_program(model, PAIRS, optimizer, MESH, TokenTraining(60, STEPS), START)
 
 
 def test_a_run_without_steps_is_refused():
-    mesh = training.make_mesh(devices=jax.devices()[:1])
-    start = training.Start(schemes.get("fixup"), 5, {"learning_rate": 0.01})
     with pytest.raises(ValueError, match="num_steps=0 found; expected 1 or more"):
-        token_program(MODEL, PAIRS, optimizer, mesh, TokenTraining(60, 0), start)
+        token_program(MODEL, PAIRS, optimizer, MESH, TokenTraining(60, 0), START)
 
 
 def test_a_start_is_the_network_s_own_draw_changed_by_the_scheme(program):
