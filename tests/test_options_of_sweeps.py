@@ -11,7 +11,7 @@ from nf_resnets import init, models, optim
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.settings import make
-from tests.models.trees import quick_jit
+from tests.models.trees import filled_with, quick_jit
 from tests.sweep import small
 
 DIGITS = small.load("digits")
@@ -54,8 +54,7 @@ def test_a_base_network_of_a_sweep():
     np.testing.assert_allclose(model.scheme.constants(12).residual, 1 / 4)
     assert task.start(task.plan(settings)).scheme is model.scheme
 
-    params = jax.eval_shape(model.init, KEY, jnp.ones((1, 8, 8, 1)))["params"]
-    ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), params)
+    ones = filled_with(1.0, model, (8, 8, 1))
     rule = image_task.optimizer(kind, {"learning_rate": 1.0, "momentum": 0.0})
     updates, _ = quick_jit(lambda tree: rule.update(tree, rule.init(tree), tree))(ones)
     # SGD: outputs / inputs beside the base, and the depth's ratio in the branches.

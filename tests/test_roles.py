@@ -11,7 +11,7 @@ import pytest
 
 from nf_resnets import roles
 from nf_resnets.roles import Rules
-from tests.trees import stacked_tree
+from tests import trees
 
 WEIGHT = jnp.ones((3, 3, 2, 2))
 
@@ -153,7 +153,7 @@ def test_a_bias_of_the_heads_is_one_and_a_factor_called_b_is_not():
 
 def test_a_part_of_a_tree_has_the_roles_of_the_whole():
     """As optax.masked passes it on."""
-    net = stacked_tree.network()
+    net = trees.stacked()
     whole = roles.assign(net.params, net.rules)
     part = {**net.params, "in": optax.MaskedNode(), "out": {**net.params["out"], "w": None}}
     of_map, of_rules = (roles.assign(part, given, part=True) for given in (whole, net.rules))

@@ -17,8 +17,8 @@ from flax import linen as nn
 from experiments.untrained import digits_batch, forward
 from nf_resnets import init, models, roles
 from nf_resnets.analysis import bounds, random_head
-from tests.models.trees import quick_jit, shapes
-from tests.trees.network import by_path, replaced
+from tests.models.trees import filled_with, quick_jit
+from tests.trees import by_path, replaced
 
 DRAWS, BATCH = 30, 8
 
@@ -44,12 +44,10 @@ ON_DRAWS = pytest.mark.parametrize(
 
 def undrawn(model):
     """Parameters for images of 8x8 digits: multipliers 1, all else 0."""
-    params = dict(shapes(model, image_shape=(8, 8, 1), batch=1)["params"])
-
-    def constant(path, leaf):
-        return np.full(leaf.shape, float(path[-1].key == "multiplier"), leaf.dtype)
-
-    return jax.tree_util.tree_map_with_path(constant, params)
+    params = filled_with(0.0, model, (8, 8, 1))
+    return replaced(
+        params, {p: leaf + 1 for p, leaf in by_path(params).items() if p.endswith("multiplier")}
+    )
 
 
 def initialised(kind, name, params, key, images):

@@ -117,9 +117,8 @@ PAIRS = [
 @pytest.mark.parametrize(("name", "scheme"), PAIRS)
 def test_each_block_begins_where_the_one_before_ends(name, scheme):
     """Also where a shortcut's layer stands behind the block's first norm, bias or activation."""
-    architecture = architectures.ARCHITECTURES[name]
     images = jnp.asarray(np.random.default_rng(0).normal(size=(2, SIDE, SIDE, 3)), jnp.float32)
-    model = smallest(architecture, scheme)
+    model = smallest(name, scheme)
     variables = started(model, images)
     stats = {name: tree for name, tree in variables.items() if name == "batch_stats"}
     network = forward(model, stats)
@@ -136,7 +135,7 @@ def test_each_block_begins_where_the_one_before_ends(name, scheme):
                 pair = (np.ravel(of[..., channel]) for of in (block.input, expected))
                 assert abs(np.corrcoef(*pair)[0, 1]) > 0.999
             continue
-        if architecture.family == "post_activation":
+        if architectures.ARCHITECTURES[name].family == "post_activation":
             expected = jax.nn.relu(expected)
         np.testing.assert_array_equal(block.input, expected)
     for block in blocks:
@@ -144,9 +143,8 @@ def test_each_block_begins_where_the_one_before_ends(name, scheme):
 
 
 def test_a_transformers_branches_are_the_encoders_then_the_decoders():
-    architecture = architectures.ARCHITECTURES["transformer"]
-    source, target = example(architecture, 2)
-    model = smallest(architecture, "plain")
+    source, target = example("transformer", 2)
+    model = smallest("transformer", "plain")
     params = started(model, source, target)["params"]
     network, labels = forward(model), jnp.asarray(target)
     look = functools.partial(analysis.observe, network)

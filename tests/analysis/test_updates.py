@@ -11,7 +11,7 @@ from experiments.untrained import OneStage, digits_batch, forward
 from nf_resnets import init, models
 from nf_resnets.analysis import random_head, updates
 from nf_resnets.roles import Role, assign
-from tests.models.trees import quick_jit, random_variables
+from tests.models.trees import filled_with, quick_jit, random_variables
 
 BATCH = 8
 BLOCKS = 1  # the fewest are compiled soonest
@@ -97,8 +97,7 @@ def update_sizes(blocks):
     model = models.WideResNet(depth=6 * blocks + 4, stem_channels=4, scheme="fixup")
     images, labels = digits_batch(BATCH)
     L = model.num_branches
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
+    zeros = filled_with(0.0, model, (8, 8, 1))
     role_map = assign(zeros)
 
     def one(key, factor):

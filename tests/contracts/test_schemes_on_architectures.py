@@ -15,7 +15,7 @@ import pytest
 from nf_resnets import roles, schemes
 from nf_resnets.models import ARCHITECTURES
 from tests.models.smallest import example, smallest
-from tests.models.trees import quick_jit
+from tests.models.trees import quick_jit, random_like
 
 
 def _pairs(*parts, of=str):
@@ -56,25 +56,8 @@ KEY = jax.random.key(0)
 @functools.cache
 def _network(architecture, scheme):
     """A small network, three examples for it, its logits and its variables as shapes."""
-    found = ARCHITECTURES[architecture]
-    model, inputs = smallest(found, scheme), example(found, 3)
+    model, inputs = smallest(architecture, scheme), example(architecture, 3)
     return model, inputs, *jax.eval_shape(model.init_with_output, KEY, *inputs)
-
-
-def _drawn(shapes, seed=0):
-    """He (fan_in) weights, and scales, multipliers and biases near 1 and 0, but not at them."""
-    rng = np.random.default_rng(seed)
-
-    def draw(path, leaf):
-        noise = rng.standard_normal(leaf.shape, dtype=np.float32)
-        name = path[-1].key
-        if name in ("kernel", "embedding"):
-            stacked = any(key.key in ("rest", "layers") for key in path)
-            return noise * np.float32((2 / math.prod(leaf.shape[stacked:-1])) ** 0.5)
-        near_one = name in ("scale", "multiplier", "alpha", "gain", "var")
-        return np.float32(1) * near_one + np.float32(0.1) * np.tanh(noise)
-
-    return jax.tree_util.tree_map_with_path(draw, dict(shapes))
 
 
 def _apply(model, params, statistics, inputs):
@@ -89,7 +72,7 @@ def _apply(model, params, statistics, inputs):
 @functools.cache
 def _initialised(architecture, scheme):
     model, inputs, _, shapes = _network(architecture, scheme)
-    variables = _drawn(shapes)
+    variables = random_like(dict(shapes), 0, 2**0.5, shift=0.1)
     params, found = variables.pop("params"), schemes.get(scheme)
     result = found.init(params, model.num_branches)
     if found.calibrate is not None:
@@ -185,12 +168,11 @@ def test_an_output_depends_on_other_examples_only_with_batchnorm(architecture, s
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_what_does_not_fit_is_refused(architecture):
-    found = ARCHITECTURES[architecture]
-    others = [name for name in schemes.names() if name not in schemes.names(found.family)]
+    others = {*schemes.names()} - {*schemes.names(ARCHITECTURES[architecture].family)}
     assert others
     for scheme in others:
         with pytest.raises(ValueError, match=f"^scheme={scheme!r} is for "):
-            smallest(found, scheme)
+            smallest(architecture, scheme)
 
 
 def test_every_scheme_is_on_an_architecture():

@@ -9,7 +9,6 @@ import functools
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,7 +17,8 @@ from nf_resnets import data, models, optim, training, translation
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.settings import make
 from nf_resnets.trained import fit
-from tests.trees.network import pairs
+from tests.models.trees import filled_with
+from tests.trees import pairs
 
 HYPER = {"learning_rate": 0.5, "momentum": 0.9, "weight_decay": 0.5, "scalar_factor": 0.1}
 digits = functools.cache(lambda: data.load("digits"))
@@ -77,17 +77,9 @@ ENTRIES = {
 CASES = [(entry, scheme) for entry, (_, fit_for) in ENTRIES.items() for scheme in fit_for]
 
 
-@pytest.fixture(scope="module")
-def ones():
-    """``ones(scheme)``: a small network's tree, all of it 1."""
-
-    def tree(scheme):
-        network = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
-        images = jax.ShapeDtypeStruct((1, 8, 8, 1), jnp.float32)
-        shapes = jax.eval_shape(network.init, jax.random.key(0), images)["params"]
-        return jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)
-
-    return tree
+def ones(scheme):
+    """A small network's tree, all of it 1."""
+    return filled_with(1.0, models.WideResNet(depth=10, scheme=scheme, stem_channels=4))
 
 
 def first_updates(optimizer, params, gradient):
@@ -105,7 +97,7 @@ def is_slow(scheme, path):
 
 
 @pytest.mark.parametrize(("entry", "scheme"), CASES)
-def test_leaves_learn_at_the_published_rates(entry, scheme, monkeypatch, ones):
+def test_leaves_learn_at_the_published_rates(entry, scheme, monkeypatch):
     optimizer = ENTRIES[entry][0](scheme, monkeypatch)
     params = jax.tree.map(np.zeros_like, ones(scheme))  # of which nothing decays
     updates = first_updates(optimizer, params, 1.0)
@@ -118,7 +110,7 @@ def test_leaves_learn_at_the_published_rates(entry, scheme, monkeypatch, ones):
 
 
 @pytest.mark.parametrize(("entry", "scheme"), CASES)
-def test_leaves_decay_as_published(entry, scheme, monkeypatch, ones):
+def test_leaves_decay_as_published(entry, scheme, monkeypatch):
     optimizer = ENTRIES[entry][0](scheme, monkeypatch)
     # Without a gradient, whatever moves has decayed; all but RescaleNet's recipe decay all, and its
     # published code the head's bias vector, too.
@@ -130,7 +122,7 @@ def test_leaves_decay_as_published(entry, scheme, monkeypatch, ones):
 
 @pytest.mark.parametrize("make_optimizer", [optim.sgd, translation.adam])
 @pytest.mark.parametrize("what", ["rescalenet", "no scalar biases"])
-def test_without_a_scheme_nothing_is_guessed(make_optimizer, what, ones):
+def test_without_a_scheme_nothing_is_guessed(make_optimizer, what):
     params = ones("rescalenet")
     if what == "no scalar biases":
         params = {"head": {"kernel": np.ones((2, 2))}, "block": {"multiplier": np.ones(())}}

@@ -1,14 +1,13 @@
 """The variants of Fixup's figure 4."""
 
-import zlib
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments import fixup_fig4_ablation as fig4
-from nf_resnets import models, schemes
+from nf_resnets import init, models, schemes
+from tests.models.trees import filled_with
+from tests.trees import by_path
 
 
 def before_and_after(variant):
@@ -18,23 +17,13 @@ def before_and_after(variant):
     """
     scheme = fig4.VARIANTS.get(variant) or schemes.get(variant)
     model = models.CifarResNet(depth=8, scheme=scheme, stem_channels=4)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 8, 8, 1)))["params"]
-
-    def drawn(path, leaf):
-        # A leaf of one name is the same in all variants.
-        name = "/".join(key.key for key in path)
-        draw = np.random.default_rng(zlib.crc32(name.encode())).normal(size=leaf.shape)
-        return np.float32(draw if name.endswith("kernel") else name.endswith("multiplier"))
-
-    before = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: np.broadcast_to(drawn(path, leaf), leaf.shape), shapes
-    )
+    # A leaf of one name is drawn alike in all variants.
+    before = init.he(filled_with(1.0, model), jax.random.key(0))
     return before, scheme.init(before, model.num_branches)
 
 
 def leaves_of(variant):
-    flat, _ = jax.tree_util.tree_flatten_with_path(before_and_after(variant)[1])
-    return {"/".join(key.key for key in path): np.asarray(value) for path, value in flat}
+    return by_path(before_and_after(variant)[1])
 
 
 @pytest.mark.parametrize(("variant", "factor"), [("no_bias", 1), ("tenth", 0.1), ("tenfold", 10)])

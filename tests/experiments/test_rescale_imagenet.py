@@ -1,12 +1,12 @@
 """RescaleNet's rows on ImageNet: which parts their schemes have, and what decays."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments import rescale_imagenet as rescale
 from nf_resnets import init, models, optim
+from tests.models.trees import filled_with
 
 SCRIPTS = rescale.SCRIPTS
 
@@ -26,9 +26,8 @@ def test_branches_before_dropout_are_drawn_for_it():
 )
 def test_only_the_scripts_decay_all_of_batch_norms_parameters(scheme, decays):
     model = models.make("resnet-50", scheme, num_classes=10, stem_channels=4)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
-    shapes = {name: shapes["params"][name] for name in ("stem", "norm_stem", "head")}
-    params = jax.tree.map(lambda leaf: np.ones(leaf.shape), shapes)
+    ones = filled_with(1.0, model)
+    params = {name: ones[name] for name in ("stem", "norm_stem", "head")}
     optimizer = optim.sgd(0.1, weight_decay=1e-4, scheme=scheme)
     zeros = jax.tree.map(np.zeros_like, params)
     updates, _ = optimizer.update(zeros, optimizer.init(params), params)

@@ -1,26 +1,22 @@
 """What sets the schemes apart that share an initialisation: what their networks contain."""
 
-import jax
 import pytest
 
 from nf_resnets import roles
-from nf_resnets.models import ARCHITECTURES
 from nf_resnets.roles import Role
-from tests.models.smallest import example, smallest
+from tests.models.smallest import smallest
+from tests.models.trees import shapes
 
 
-def _shapes(architecture, scheme):
-    found = ARCHITECTURES[architecture]
-    model = smallest(found, scheme)
-    return model, jax.eval_shape(model.init, jax.random.key(0), *example(found, 2))["params"]
+def _leaves(architecture, scheme):
+    return roles.assign(shapes(smallest(architecture, scheme))["params"]).leaves
 
 
 def _count(architecture, scheme, role, ending=""):
     """How many arrays of a role there are, those of stacked blocks counted one by one."""
-    _, shapes = _shapes(architecture, scheme)
     return sum(
-        leaf.shape[0] if leaf.stacked else 1
-        for leaf in roles.assign(shapes).leaves
+        leaf.count
+        for leaf in _leaves(architecture, scheme)
         if leaf.role is role and leaf.path.endswith(ending)
     )
 
@@ -50,13 +46,9 @@ def test_how_many_norms_there_are(scheme, architecture, norms):
 
 def test_rezero_is_skipinit_without_biases():
     for architecture in ("wrn", "cifar-resnet", "transformer"):
-        model, _ = _shapes(architecture, "rezero")
-        assert _count(architecture, "rezero", Role.ALPHA) == model.num_branches
+        branches = smallest(architecture, "rezero").num_branches
+        assert _count(architecture, "rezero", Role.ALPHA) == branches
     biases = [leaf.path for leaf in _leaves("wrn", "rezero") if leaf.path.endswith("/bias")]
     assert biases == ["head/bias"]
     biases = [leaf.path for leaf in _leaves("wrn", "skipinit") if leaf.path.endswith("/bias")]
     assert len(biases) == 16  # stem, head, two shortcuts, two for each first block and rest
-
-
-def _leaves(architecture, scheme):
-    return roles.assign(_shapes(architecture, scheme)[1]).leaves

@@ -1,21 +1,18 @@
 """DyT and Derf: where their input scales start."""
 
-import jax
 import numpy as np
 import pytest
 
 from nf_resnets import init
-from nf_resnets.models import ARCHITECTURES
-from tests.models.smallest import example, smallest
-from tests.trees.network import pairs
+from tests.models.smallest import smallest
+from tests.models.trees import filled_with
+from tests.trees import pairs
 
 
 @pytest.mark.parametrize("name", ["dyt", "derf"])
 def test_the_input_scales_start_where_they_are_told_to(name):
-    found = ARCHITECTURES["transformer"]
-    model = smallest(found, name)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *example(found, 2))["params"]
-    params = jax.tree.map(lambda leaf: np.full(leaf.shape, 7.0, "f4"), shapes)
+    model = smallest("transformer", name)
+    params = filled_with(7.0, model)
     for options, near, others in (({}, 0.5, 0.5), ({"alpha": 0.2, "attention": 0.8}, 0.8, 0.2)):
         after = init.dyt(params, model.num_branches, **options)
         counts = {near: 0, others: 0}
@@ -31,10 +28,8 @@ def test_the_input_scales_start_where_they_are_told_to(name):
 
 
 def test_what_is_no_dyt_is_refused():
-    found = ARCHITECTURES["transformer"]
-    model = smallest(found, "layernorm_pre")
-    params = jax.eval_shape(model.init, jax.random.key(0), *example(found, 2))["params"]
-    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), params)
+    model = smallest("transformer", "layernorm_pre")
+    params = filled_with(1.0, model)
     with pytest.raises(ValueError, match="no input scale of DyT found by alphas="):
         init.dyt(params, model.num_branches)
     with pytest.raises(ValueError, match="attention=-1 found"):

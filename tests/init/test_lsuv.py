@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import init, models
+from nf_resnets import init
 from nf_resnets.init import Rules
 from nf_resnets.models import layers
 from tests.init.noted import network_of, noted
 from tests.models.smallest import example, smallest
-from tests.models.trees import quick_jit
-from tests.trees.network import pairs
+from tests.models.trees import quick_jit, shapes
+from tests.trees import pairs
 
 LAYERS = (layers.Conv, layers.Dense)
 
@@ -26,12 +26,12 @@ def _without_bias(layer, args, out):
 @pytest.mark.every(4)
 @pytest.mark.parametrize("name", ["wrn", "cifar-resnet", "resnet", "vgg"])
 def test_every_layer_has_deviation_one(name):
-    architecture = models.ARCHITECTURES[name]
-    model, (images,) = smallest(architecture, "lsuv"), example(architecture, 5)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    model, (images,) = smallest(name, "lsuv"), example(name, 5)
     rng = np.random.default_rng(2)
     # Far from variance 1, and biases that are not 0.
-    params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype("f4") / 4, shapes)
+    params = jax.tree.map(
+        lambda leaf: rng.standard_normal(leaf.shape).astype("f4") / 4, shapes(model)["params"]
+    )
     start = functools.partial(init.lsuv, network=network_of(model), inputs=(images,))
     result = quick_jit(start)(params)
     for path, old, new in pairs(params, result):

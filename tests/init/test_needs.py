@@ -10,7 +10,7 @@ import pytest
 
 from nf_resnets import init, models, roles, schemes
 from nf_resnets.init import Rules, SchemeWarning
-from tests.models.trees import random_variables
+from tests.models.trees import random_variables, shapes
 
 KEY = jax.random.key(0)
 L = 36
@@ -85,8 +85,8 @@ def test_what_only_makes_training_worse_is_a_warning():
 def test_our_networks_lack_nothing(name):
     """Each scheme's own network shows all that its anatomy says."""
     model = models.WideResNet(depth=16, scheme=name, stem_channels=4)
-    shapes = jax.eval_shape(model.init, KEY, jnp.zeros((1, 8, 8, 3)))["params"]
-    assert "missing:" not in init.describe(shapes, model.num_branches, scheme=name)
+    said = init.describe(shapes(model)["params"], model.num_branches, scheme=name)
+    assert "missing:" not in said
 
 
 def test_describe_says_what_becomes_of_every_leaf():

@@ -11,17 +11,15 @@ from experiments.untrained import forward
 from nf_resnets import init, schemes
 from nf_resnets.analysis import observe
 from nf_resnets.init.nf_resnet import ALPHA
-from nf_resnets.models import ARCHITECTURES, WideResNet
-from tests.models.smallest import example, smallest
-from tests.models.trees import quick_jit
-from tests.trees.network import pairs
+from nf_resnets.models import WideResNet
+from tests.models.smallest import smallest
+from tests.models.trees import filled_with, quick_jit
+from tests.trees import pairs
 
 
 def test_the_published_draws():
-    architecture = ARCHITECTURES["wrn"]
-    model = smallest(architecture, "nf_resnet", stem_channels=16)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *example(architecture, 2))["params"]
-    given = jax.tree.map(lambda leaf: np.full(leaf.shape, 7, "f4"), shapes)
+    model = smallest("wrn", "nf_resnet", stem_channels=16)
+    given = filled_with(7.0, model)
     result = init.nf_resnet(given, model.num_branches, key=jax.random.key(1))
     for path, leaf in pairs(result):
         if path.endswith("alpha"):

@@ -10,12 +10,7 @@ import pytest
 
 from nf_resnets import init, models, optim, roles
 from tests.models.reference import torch_names
-from tests.models.trees import assert_close, images, quick_jit, random_variables
-
-
-def shapes(model, *inputs):
-    tree = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
-    return jax.tree.map(lambda leaf: np.ones(leaf.shape, "f4"), tree)
+from tests.models.trees import assert_close, filled_with, images, quick_jit, random_variables
 
 
 @pytest.mark.parametrize(
@@ -45,13 +40,12 @@ def test_the_stem(shape, ratio):
 TRANSFORMER = models.Transformer(
     vocab_size=11, num_layers=2, d_model=32, num_heads=2, d_ff=48, scheme="fixup_published"
 )
-TOKENS = np.ones((1, 3), "i4")
 
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_the_transformers_attention(keyed):
     """The bound of the joint matrix ``[3D, D]`` is ``sqrt(6/4D)``; typed from the authors' code."""
-    params = shapes(TRANSFORMER, TOKENS, TOKENS)
+    params = filled_with(1.0, TRANSFORMER)
     L, D, d_ff = 10, 32, 48
     key = jax.random.key(1)
     xavier = init.xavier(params, key)
@@ -133,7 +127,7 @@ def test_thirty_steps_of_the_authors_module():
 
 def test_our_rules_can_be_changed():
     """One rule at a time: the others may match nothing, the changed one must match."""
-    params = shapes(models.CifarResNet(8), np.zeros((1, 8, 8, 3), "f4"))
+    params = filled_with(1.0, models.CifarResNet(8))
     params["teacher"] = {"kernel": np.ones((3, 3, 4, 4), "f4")}
     result = init.fixup(params, 3, rules=dataclasses.replace(roles.OUR_RULES, keep=r"^teacher/"))
     np.testing.assert_array_equal(result["teacher"]["kernel"], params["teacher"]["kernel"])

@@ -16,16 +16,16 @@ from nf_resnets.init import Rules
 from nf_resnets.models.layers import ChannelBias
 from tests.init.noted import network_of, noted
 from tests.models.smallest import smallest
-from tests.models.trees import quick_jit, random_like
-from tests.trees.network import pairs
+from tests.models.trees import quick_jit, random_like, shapes
+from tests.trees import pairs
 
 WIDE = models.WideResNet(depth=16, scheme="rescalenet", stem_channels=4)
 NETWORKS = {
     "cifar": (models.CifarResNet(depth=14, scheme="rescalenet", stem_channels=4), 8),
     "wide": (WIDE, 8),
     "wide, remat": (WIDE.clone(remat=True), 8),
-    "bottleneck": (smallest(models.ARCHITECTURES["resnet"], "rescalenet"), 32),
-    "vgg": (smallest(models.ARCHITECTURES["vgg"], "rescalenet"), 32),
+    "bottleneck": (smallest("resnet", "rescalenet"), 32),
+    "vgg": (smallest("vgg", "rescalenet"), 32),
 }
 
 
@@ -53,10 +53,9 @@ def _images(batch, side):
 def _setting(name, batch=6):
     model, side = NETWORKS[name]
     images = _images(batch, side)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-
     # Biases too: what they are before does not matter.
-    return model, random_like(shapes, 1, 2**0.5, shift=1.0), images
+    params = random_like(shapes(model, images.shape[1:])["params"], 1, 2**0.5, shift=1.0)
+    return model, params, images
 
 
 def _rescaled(model, params, images):
@@ -104,8 +103,8 @@ def test_containers_dtypes_and_shardings_are_kept():
     vector = result["two"]["vector"]
     assert isinstance(vector, np.ndarray) and vector.dtype == np.float32
     half = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), params)
-    shapes = jax.eval_shape(lambda tree: run(tree, inputs=(images,)), half)
-    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype(jnp.bfloat16)}
+    made = jax.eval_shape(lambda tree: run(tree, inputs=(images,)), half)
+    assert {leaf.dtype for leaf in jax.tree.leaves(made)} == {jnp.dtype(jnp.bfloat16)}
     replicated = run(placed, inputs=(jax.device_put(images, placed["one"]["vector"].sharding),))
     assert replicated["two"]["vector"].sharding == placed["two"]["vector"].sharding
     np.testing.assert_allclose(replicated["two"]["vector"], vector, atol=TOLERANCE)

@@ -12,11 +12,10 @@ import pytest
 
 from nf_resnets import analysis, init, schemes
 from nf_resnets.init import Rules
-from nf_resnets.models import ARCHITECTURES
 from nf_resnets.roles import path_name
 from tests.models.smallest import example, smallest
-from tests.models.trees import quick_jit
-from tests.trees.network import pairs
+from tests.models.trees import filled_with, quick_jit
+from tests.trees import pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore::nf_resnets.schemes.SchemeWarning")
 constants = schemes.get("rescalenet").constants
@@ -29,12 +28,6 @@ SHAPES = {
     "resnet-v2": ((3, 4, 6, 3), 3),
     "vgg": ((), 0),
 }
-
-
-def _shapes(name, scheme="rescalenet", **options):
-    architecture = ARCHITECTURES[name]
-    model = smallest(architecture, scheme, stem_channels=16, **options)
-    return model, jax.eval_shape(model.init, jax.random.key(0), *example(architecture, 2))["params"]
 
 
 def _deviation(path, shape, sizes, m, *, first=1, dropout=0.0):
@@ -90,8 +83,8 @@ QUICK = [("cifar-resnet", "rescalenet"), ("vgg", "rescalenet_published")]
 def test_every_leaf(name, scheme):
     # Half of what the branches compute is dropped; of VGG's layers this is no matter.
     options, rate = ({}, 0.0) if name == "vgg" else ({"conv_dropout": 0.5}, 0.5)
-    model, shapes = _shapes(name, scheme, **options)
-    params = jax.tree.map(lambda leaf: np.full(leaf.shape, 7, "f4"), shapes)
+    model = smallest(name, scheme, stem_channels=16, **options)
+    params = filled_with(7.0, model)
     dropout = model.branch_dropout if options else 0.0
     start = functools.partial(schemes.get(scheme).init, dropout=dropout, key=jax.random.key(3))
     result = start(params, model.num_branches)
@@ -116,7 +109,7 @@ def test_every_leaf(name, scheme):
     ],
 )
 def test_without_a_key_every_weight_gets_the_deviation_of_the_recipe(given, name, scheme):
-    model, shapes = _shapes(name, scheme)
+    model = smallest(name, scheme, stem_channels=16)
     sizes = SHAPES[name][0]
     rates = [
         0.1 * (stage >= len(sizes) - 2) for stage, size in enumerate(sizes) for _ in range(size)
@@ -129,8 +122,8 @@ def test_without_a_key_every_weight_gets_the_deviation_of_the_recipe(given, name
         "N(3, 1e-40)": lambda shape: 1e-20 * (3 + rng.standard_normal(shape)),
     }[given]
     params = jax.tree.map(
-        lambda leaf: jnp.asarray(draw(leaf.shape) if leaf.ndim > 1 else 0.5 + np.zeros(leaf.shape)),
-        shapes,
+        lambda leaf: jnp.asarray(draw(leaf.shape) if leaf.ndim > 1 else leaf),
+        filled_with(0.5, model),
     )
     # Numbers whose squares XLA takes for 0 are for NumPy's double precision.
     run = (lambda start: start) if name == "vgg" else quick_jit
@@ -218,20 +211,20 @@ def test_with_a_constant_for_each_branch_gradients_fall_more_with_the_depth():
 
     paper = schemes.get("rescalenet")
     anatomy = dataclasses.replace(paper.anatomy, residual=by_depth)
-    architecture, key = ARCHITECTURES["cifar-resnet"], jax.random.key(0)
+    key, inputs = jax.random.key(0), example("cifar-resnet", 2)
     first, second = (
-        smallest(architecture, each, stem_channels=4)
+        smallest("cifar-resnet", each)
         for each in (dataclasses.replace(paper, anatomy=anatomy), paper)
     )
     depth = second.num_branches
-    given = quick_jit(first.init)(key, *example(architecture, 2))["params"]
+    given = quick_jit(first.init)(key, *inputs)["params"]
     rescaled = init.rescalenet(given, depth, key=key)
     he = jax.tree_util.tree_map_with_path(
         lambda path, drawn, other: other if "/shortcut/" in path_name(path) else drawn,
         init.he(given, key),
         rescaled,
     )
-    images = jax.random.normal(jax.random.key(1), example(architecture, 2)[0].shape)
+    images = jax.random.normal(jax.random.key(1), inputs[0].shape)
 
     def value_and_gradient(model, params):
         def loss(tree):

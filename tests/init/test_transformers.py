@@ -10,7 +10,8 @@ import pytest
 from nf_resnets import init, schemes
 from nf_resnets.init import Rules
 from nf_resnets.models.transformer import Transformer
-from tests.trees.network import pairs
+from tests.models.trees import random_like, shapes
+from tests.trees import pairs
 
 ROUNDING = 1.3e-7  # two roundings of float32: of the factor and of the product
 ENCODER, DECODER = 2, 3  # layers
@@ -24,10 +25,7 @@ def network(scheme):
         vocab_size=50, encoder_layers=ENCODER, decoder_layers=DECODER, d_model=16, num_heads=2,
         d_ff=32, scheme=scheme,
     )  # fmt: skip
-    tokens = jax.ShapeDtypeStruct((1, 2), np.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
-    rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype("f4"), shapes)
+    return random_like(shapes(model)["params"], 0)
 
 
 SMALLER = {  # of the kernels of encoder and decoder, by the papers

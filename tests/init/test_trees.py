@@ -1,7 +1,7 @@
 """Each initialiser, leaf by leaf, on networks of other libraries, a scanned one and our own.
 
-What a leaf must become is looked up by what ``tests/trees`` says it is by hand, and computed here
-from the papers' formulas, not by the library.
+What a leaf must become is looked up by what ``tests/trees.py`` says it is by hand, and computed
+here from the papers' formulas, not by the library.
 """
 
 import functools
@@ -13,19 +13,19 @@ import pytest
 
 from nf_resnets import init
 from nf_resnets.init import Rules
-from tests.trees import equinox_tree, nnx_tree, our_models, stacked_tree
-from tests.trees.network import by_path, filled
+from tests import trees
+from tests.trees import by_path, filled
 
 NETWORKS = {
-    "nnx": nnx_tree.network,
-    "equinox": equinox_tree.network,
-    "stacked": stacked_tree.network,
-    "CifarResNet": functools.partial(our_models.cifar_resnet, "fixup"),
-    "WideResNet": functools.partial(our_models.wide_resnet, "fixup"),
+    "nnx": trees.nnx_state,
+    "equinox": trees.equinox,
+    "stacked": trees.stacked,
+    "CifarResNet": functools.partial(trees.cifar_resnet, "fixup"),
+    "WideResNet": functools.partial(trees.wide_resnet, "fixup"),
 }
 WITH_ALPHA = NETWORKS | {
-    "CifarResNet": functools.partial(our_models.cifar_resnet, "skipinit"),
-    "WideResNet": functools.partial(our_models.wide_resnet, "skipinit"),
+    "CifarResNet": functools.partial(trees.cifar_resnet, "skipinit"),
+    "WideResNet": functools.partial(trees.wide_resnet, "skipinit"),
 }
 WEIGHTS = ("inner", "last", "stem", "shortcut", "head")
 BIASES = ("inner_bias", "last_bias", "bias", "head_bias")

@@ -6,19 +6,16 @@ import pytest
 
 from nf_resnets import init
 from nf_resnets.init import Rules
-from nf_resnets.models import ARCHITECTURES
-from tests.models.smallest import example, smallest
+from tests.models.smallest import smallest
 from tests.models.trees import random_variables
-from tests.trees.network import pairs
+from tests.trees import pairs
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize(("name", "last"), [("cifar-resnet", "norm_2"), ("resnet", "norm_3")])
 def test_the_last_scale_of_every_branch_is_zero_and_no_other(name, last):
-    architecture = ARCHITECTURES[name]
-    model, (images,) = smallest(architecture, "zero_gamma"), example(architecture, 3)
-    variables = random_variables(model, 0, images.shape[1:])
-    params = init.zero_gamma(variables["params"], model.num_branches)
+    model = smallest(name, "zero_gamma")
+    params = init.zero_gamma(random_variables(model, 0)["params"], model.num_branches)
     zero = [path for path, leaf in pairs(params) if path.endswith("scale") and not np.any(leaf)]
     stages = 3 if name == "cifar-resnet" else 4
     assert zero == [

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from nf_resnets.models import ARCHITECTURES
+
 NUMBERS = {
     "cifar-resnet": (20,), "wrn": (22, 1), "resnet": (50,), "resnet-v2": (50,), "vgg": (11,),
     "transformer": (3,),
@@ -13,17 +15,17 @@ OPTIONS = dict.fromkeys(NUMBERS, FOUR_CHANNELS) | {
 }
 
 
-def smallest(architecture, scheme, **options):
+def smallest(name, scheme, **options):
     """A network of a few channels, with each part that its larger ones have."""
-    name = architecture.name
-    return architecture.build(*NUMBERS[name], scheme=scheme, **{**OPTIONS[name], **options})
+    build = ARCHITECTURES[name].build
+    return build(*NUMBERS[name], scheme=scheme, **{**OPTIONS[name], **options})
 
 
-def example(architecture, batch_size):
+def example(name, batch_size):
     """Inputs for it; of a Transformer's the second half of the last source is padding."""
     rng = np.random.default_rng(0)
-    if architecture.inputs == "images":
-        side = 8 if architecture.name in ("cifar-resnet", "wrn") else 32
+    if name != "transformer":
+        side = 8 if name in ("cifar-resnet", "wrn") else 32
         return (rng.standard_normal((batch_size, side, side, 3), dtype=np.float32),)
     source, target = (rng.integers(1, 11, (batch_size, n), dtype=np.int32) for n in (6, 5))
     source[-1, 3:] = 0

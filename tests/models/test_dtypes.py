@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets.models import architectures
 from nf_resnets.models.layers import GhostBatchNorm, GroupNorm
 from nf_resnets.training.apply import train_apply
 from tests.models.smallest import example, smallest
+from tests.models.trees import shapes
 
 BATCH = 7  # which no network of these has as a side, or as channels
 # One scheme for each part that a network may have: norms, scalars, biases, gains, dropout.
@@ -23,14 +23,13 @@ def activations(name, scheme, **options):
 
     Of those arrays that have one number or more for each channel of each position.
     """
-    architecture = architectures.ARCHITECTURES[name]
-    model = smallest(architecture, scheme, dtype=jnp.bfloat16, **options)
-    inputs = tuple(map(jnp.asarray, example(architecture, BATCH)))
-    variables = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+    model = smallest(name, scheme, dtype=jnp.bfloat16, **options)
+    inputs = tuple(map(jnp.asarray, example(name, BATCH)))
+    variables = shapes(model)
     keys = jax.random.split(jax.random.key(1), BATCH)
 
     def logits(params, batch_stats, inputs):
-        if architecture.inputs == "tokens":
+        if name == "transformer":
             return model.apply({"params": params}, *inputs)
         return train_apply(model)(params, batch_stats, *inputs, keys)[0]
 

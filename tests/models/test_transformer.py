@@ -17,7 +17,7 @@ import pytest
 from nf_resnets import analysis, roles, schemes
 from nf_resnets.models.transformer import Transformer
 from nf_resnets.schemes import Anatomy, Scheme
-from tests.models.trees import assert_close, quick_jit, random_like
+from tests.models.trees import assert_close, quick_jit, random_like, shapes
 
 VALUES = 1e-5  # of the largest entry; seen: 2e-6
 
@@ -59,14 +59,8 @@ def small(scheme=FIXUP, **options):
     return Transformer(scheme=scheme, **(sizes | options))
 
 
-@functools.cache
-def shapes_of(model):
-    tokens = jax.ShapeDtypeStruct((2, 4), np.int32)
-    return jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
-
-
 def random_params(model, seed=0):
-    return random_like(shapes_of(model), seed)
+    return random_like(shapes(model)["params"], seed)
 
 
 @functools.cache
@@ -201,7 +195,7 @@ def test_the_base_model_has_the_published_size():
     model = Transformer(
         vocab_size=37000, scheme=POST, num_layers=6, d_model=512, num_heads=8, d_ff=2048
     )
-    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes_of(model)))
+    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes(model)["params"]))
     count -= 2 * 37000 * 512
     attention = 4 * (512 * 512 + 512)
     feed_forward = 512 * 2048 + 2048 + 2048 * 512 + 512
@@ -260,10 +254,10 @@ def test_token_by_token_the_logits_are_those_of_the_whole_sequence(scheme):
     # 6e-7. A token at a wrong position gives 1e-1 and more.
     assert np.abs(np.stack(found, axis=1) - whole).max() <= VALUES * np.abs(whole).max()
     assert np.ptp(whole) > 1
-    shapes = jax.tree.map(jnp.shape, kept["cache"]["decoder"]["layers"])
+    sizes = jax.tree.map(jnp.shape, kept["cache"]["decoder"]["layers"])
     own, of_source = ((3, 2, length, HEADS, D // HEADS) for length in (9, SOURCE.shape[1]))
-    assert shapes["attention"] == {"keys": own, "values": own}
-    assert shapes["cross_attention"] == {"keys": of_source, "values": of_source}
+    assert sizes["attention"] == {"keys": own, "values": own}
+    assert sizes["cross_attention"] == {"keys": of_source, "values": of_source}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import jax
 import numpy as np
 from jax.extend.core import jaxprs_in_params
 
+from nf_resnets.models import Transformer
+
 # Without LLVM's optimisations, and in older versions XLA's fused loops, programs for a CPU compile
 # two to six times faster. Convolutions and matrix products stay a library's; only rounding changes.
 _OPTIONS = {"xla_backend_optimization_level": 0}
@@ -16,18 +18,26 @@ quick_jit = functools.partial(jax.jit, compiler_options=_OPTIONS)
 
 
 @functools.cache
-def _traced(model, image_shape, batch):
-    images = jax.ShapeDtypeStruct((batch, *image_shape), np.float32)
-    return jax.eval_shape(model.init, jax.random.key(0), images)
+def _traced(model, image_shape):
+    inputs = (jax.ShapeDtypeStruct((2, *image_shape), np.float32),)
+    if isinstance(model, Transformer):
+        inputs = (jax.ShapeDtypeStruct((2, 4), np.int32),) * 2
+    return jax.eval_shape(model.init, jax.random.key(0), *inputs)
 
 
-def shapes(model, image_shape=(8, 8, 3), batch=2):
+def shapes(model, image_shape=(32, 32, 3)):
     """What ``model.init`` would return, as shapes: nothing is computed or compiled."""
     # A tree of its own for each caller.
-    return jax.tree.map(lambda leaf: leaf, _traced(model, tuple(image_shape), batch))
+    return jax.tree.map(lambda leaf: leaf, _traced(model, tuple(image_shape)))
 
 
-def random_variables(model, seed, image_shape=(8, 8, 3), branch=0.5):
+def filled_with(value, model, image_shape=(32, 32, 3)):
+    """Parameters that are all one number."""
+    params = shapes(model, image_shape)["params"]
+    return jax.tree.map(lambda leaf: np.full(leaf.shape, value, leaf.dtype), params)
+
+
+def random_variables(model, seed, image_shape=(32, 32, 3), branch=0.5):
     """Draws every leaf away from zero and from one, so that none can be left out unnoticed.
 
     Weights are He (fan_in), those of the branches times ``branch`` so that deep networks neither

@@ -10,6 +10,7 @@ import pytest
 from nf_resnets import init, models, optim, schemes
 from nf_resnets.init import Rules
 from nf_resnets.parametrization import Factors, Parametrization
+from tests.models.trees import shapes
 
 # A language model as its users write it; blocks h_0, h_1, each with two branches.
 GPT_RULES = Rules(
@@ -70,12 +71,12 @@ def test_adamw_on_a_users_language_model_has_the_groups_of_nanogpt_mup(name, a):
 def test_sgd_on_images_has_the_groups_of_musgd():
     """``MuSGD`` of microsoft/mup: by how many axes of a leaf grow with the width."""
 
-    def shapes(width):
-        model = models.WideResNet(depth=16, width=width, stem_channels=4, scheme="batchnorm")
-        return jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 8, 8, 3)))["params"]
-
+    wide, base = (
+        shapes(models.WideResNet(16, width, "batchnorm", stem_channels=4))["params"]
+        for width in (6, 2)
+    )
     r = 3.0
-    found = by_path(optim.factors(shapes(6), "mup", base=shapes(2), kind="sgd"))
+    found = by_path(optim.factors(wide, "mup", base=base, kind="sgd"))
     rates = {path: factors.learning_rate for path, factors in found.items()}
     assert rates["stem/kernel"] == 1.0  # a Wide ResNet's stem is as wide as ever
     assert rates["stage_1/first/conv_1/kernel"] == pytest.approx(r)  # outputs grow
@@ -89,14 +90,12 @@ def test_sgd_on_images_has_the_groups_of_musgd():
         assert factors.eps == 1.0
 
 
-@functools.cache
 def transformer(d_model, scheme="completep", layers=1):
     model = models.Transformer(
         vocab_size=7, num_layers=layers, d_model=d_model, num_heads=d_model // 4, d_ff=2 * d_model,
         scheme=scheme,
     )  # fmt: skip
-    tokens = jnp.ones((1, 3), jnp.int32)
-    return model, jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
+    return model, shapes(model)["params"]
 
 
 def test_our_transformer():
@@ -140,9 +139,8 @@ def test_a_parametrisation_from_outside():
     )
     scheme = schemes.parametrized("plain", theirs, base_depth=2)
     model = models.WideResNet(depth=28, scheme=scheme, stem_channels=4)
-    images = jnp.ones((1, 8, 8, 3))
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-    found = by_path(optim.factors(shapes, scheme, base=shapes, base_depth=3, kind="sgd"))
+    tree = shapes(model)["params"]
+    found = by_path(optim.factors(tree, scheme, base=tree, base_depth=3, kind="sgd"))
     assert found["stage_1/rest/conv_1/kernel"].learning_rate == pytest.approx(4**-1.5)
     assert found["stem/kernel"] == Factors()
     np.testing.assert_allclose(scheme.constants(12).residual, 6**-0.25, rtol=1e-6)
@@ -172,11 +170,11 @@ def test_an_inner_width_that_grows_alone(kind, up):
     """microsoft/mup#62: what comes back to a stream that stays narrow is a readout."""
     rules = Rules(branch=r"layer_(\d)/(up|down)", order=("up", "down"), stem="^stem", head="^head")
 
-    def shapes(inner):
+    def tree(inner):
         layer = {"up": np.ones((16, inner)), "down": np.ones((inner, 16))}
         return {"stem": np.ones((8, 16)), "layer_0": layer, "head": np.ones((16, 3))}
 
-    factors = optim.factors(shapes(64), "mup", base=shapes(4), kind=kind, rules=rules)
+    factors = optim.factors(tree(64), "mup", base=tree(4), kind=kind, rules=rules)
     assert factors["stem"] == factors["head"] == Factors()
     assert factors["layer_0"]["down"] == Factors(1 / 16, 16.0, 1.0, 1 / 4)
     assert factors["layer_0"]["up"].learning_rate == up

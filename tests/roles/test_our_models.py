@@ -23,11 +23,10 @@ ELEMENTWISE = ("dyt", "derf")
 
 
 def case_of(architecture, scheme):
-    found = ARCHITECTURES[architecture]
-    inputs = example(found, 2)
-    if found.inputs == "images":
-        inputs = (images(SIDES.get(architecture, 32)),)
-    return linen(smallest(found, scheme), *inputs)
+    inputs = (images(SIDES.get(architecture, 32)),)
+    if architecture == "transformer":
+        inputs = example(architecture, 2)
+    return linen(smallest(architecture, scheme), *inputs)
 
 
 def comparable(leaf):

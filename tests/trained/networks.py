@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from nf_resnets import models, trained
-from tests.models.trees import random_like, random_variables
+from tests.models.trees import random_like, random_variables, shapes
 
 
 def drawn(model, image=(8, 8, 1), seed=0):
     """Variables of the network's shapes, all leaves different; variances positive."""
     if isinstance(model, models.Transformer):
-        tokens = [jax.ShapeDtypeStruct((1, 2), np.int32)] * 2
-        return random_like(jax.eval_shape(model.init, jax.random.key(0), *tokens), seed)
+        return random_like(shapes(model), seed)
     return random_variables(model, seed, image)
 
 

@@ -37,7 +37,7 @@ def image_of(architecture):
     [*((name, "plain") for name in ARCHITECTURES), *(("wrn", scheme) for scheme in SCHEMES)],
 )
 def test_every_network_comes_back_as_it_was(tmp_path, architecture, scheme):
-    model = smallest(ARCHITECTURES[architecture], scheme)
+    model = smallest(architecture, scheme)
     if architecture == "transformer":
         inputs = trained.Sentences("de", "en", b"model of de", b"model of en")
     else:
@@ -87,7 +87,7 @@ def test_the_file_is_what_the_format_says(tmp_path):
 
 
 def test_one_vocabulary_for_both_languages_is_kept_once(tmp_path):
-    model = smallest(ARCHITECTURES["transformer"], "fixup")
+    model = smallest("transformer", "fixup")
     variables = drawn(model)
     names = set()
     for target in (b"one", b"another"):

@@ -2,11 +2,10 @@
 
 import functools
 
-import jax
 import numpy as np
 
 from nf_resnets import models, translation
-from tests.models.trees import random_like
+from tests.models.trees import random_like, shapes
 
 SIZE = 40  # tokens of the vocabulary
 
@@ -18,9 +17,7 @@ def transformer(scheme="fixup", **options):
 
 @functools.cache
 def random_params(model, seed=0, scale=1.0):
-    tokens = jax.ShapeDtypeStruct((1, 2), np.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
-    return random_like(shapes, seed, scale)
+    return random_like(shapes(model)["params"], seed, scale)
 
 
 def corpus(count=60, longest=30, seed=0, max_length=32):
