@@ -5,7 +5,11 @@ import signal
 import jax
 import pytest
 
-CACHE = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+CACHE = (
+    "jax_compilation_cache_dir",
+    "jax_enable_compilation_cache",
+    "jax_persistent_cache_min_compile_time_secs",
+)
 
 
 @pytest.fixture

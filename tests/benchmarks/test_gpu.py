@@ -1,7 +1,6 @@
 """The parts that one GPU makes: their order, their time limits, and what a cut leaves."""
 
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -10,17 +9,12 @@ import pytest
 from benchmarks import gpu
 from benchmarks.gpu import Task
 
+pytestmark = pytest.mark.usefixtures("as_before")
+
 
 def script(folder, name, text):
     """A module of that name in a folder."""
     (folder / f"{name}.py").write_text(text)
-
-
-@pytest.fixture(autouse=True)
-def handler():
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 def test_a_part_that_is_cut_leaves_its_rows_and_the_next_has_its_time(tmp_path, monkeypatch, capfd):

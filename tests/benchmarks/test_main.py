@@ -7,18 +7,12 @@ import json
 import sys
 import types
 
-import jax
 import pytest
 
 from benchmarks import __main__ as command
 from benchmarks.timing import Ratio, Row
 
-
-@pytest.fixture(autouse=True)
-def compilation_cache():
-    before = jax.config.jax_enable_compilation_cache
-    yield
-    jax.config.update("jax_enable_compilation_cache", before)
+pytestmark = pytest.mark.usefixtures("as_before")
 
 
 def part(monkeypatch, *rows):

@@ -136,28 +136,36 @@ def test_wrappers_are_peeled_and_nothing_else():
 
 # --- PyTorch: the published modules' logits -----------------------------------------------------
 
-MODULES = {  # the module, our network, and the sides of the images
-    "fixup-cifar": (lambda m: m.FixupResNet((3, 3, 3)), ("cifar-resnet-20", "fixup"), (9, 12)),
+MODULES = {  # the module, our network, what it is called there, and the sides of the images
+    "fixup-cifar": (
+        lambda m: m.FixupResNet((3, 3, 3)), ("cifar-resnet-20", "fixup"), FIXUP, (9, 12)
+    ),
     "fixup-imagenet": (
-        lambda m: m.FixupResNet((3, 4, 6, 3), 4), ("resnet-50", "fixup"), (64, 64)
+        lambda m: m.FixupResNet((3, 4, 6, 3), 4), ("resnet-50", "fixup"), FIXUP, (64, 64)
     ),
     "torchvision-resnet": (
-        lambda m: m.BatchNormResNet((3, 4, 6, 3), 4), ("resnet-50", "batchnorm"), (64, 64)
+        lambda m: m.BatchNormResNet((3, 4, 6, 3), 4), ("resnet-50", "batchnorm"), BATCH_NORM,
+        (64, 64),
     ),
     "torchvision-wide-resnet": (
-        lambda m: m.BatchNormResNet((2, 2, 2, 2), 4, wide=2), ("resnet-26", "batchnorm"), (33, 47)
+        lambda m: m.BatchNormResNet((2, 2, 2, 2), 4, wide=2), ("resnet-26", "batchnorm"),
+        BATCH_NORM, (33, 47),
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_logits_are_the_published_modules(name):
-    pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     from tests.trained import torch_modules
 
-    build, network, sides = MODULES[name]
-    module = torch_modules.randomised(build(torch_modules))
-    options = {"width": 2} if "wide" in name else {}
+    build, network, names, sides = MODULES[name]
+    module, options = build(torch_modules), {"width": 2} if "wide" in name else {}
+    drawn = torch_names(random_variables(models.make(*network, **NARROW, **options), 5), names)
+    drawn = {key: torch.tensor(array) for key, array in drawn.items()}
+    left = module.load_state_dict(drawn, strict=False)
+    assert not left.unexpected_keys
+    assert all(key.endswith("num_batches_tracked") for key in left.missing_keys)
     made = from_torch(module.state_dict(), *network, stem_channels=4, **options)
     x = images(4, 2, *sides, 3)
     expected = torch_modules.logits_of(module, x)

@@ -154,27 +154,8 @@ class FixupResNet(nn.Module):
 # --- What is done with them ---------------------------------------------------------------------
 
 
-def randomised(module, seed=0):
-    """Draws every parameter and every running statistic, those too that a scheme starts at 0."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, tensor in module.state_dict().items():
-            if not tensor.is_floating_point():
-                continue
-            noise = torch.randn(tensor.shape, generator=generator)
-            if name.endswith("weight") and tensor.ndim > 1:
-                tensor.copy_(0.7 * noise * (2 / tensor[0].numel()) ** 0.5)
-            elif name.endswith("running_var"):
-                tensor.copy_(torch.exp(0.5 * torch.tanh(noise)))
-            elif name.endswith(("weight", "scale")):
-                tensor.copy_(1 + 0.2 * torch.tanh(noise))
-            else:
-                tensor.copy_(0.1 * noise)
-    return module.eval()
-
-
 def logits_of(module, images):
     """The logits, computed in float64, of images ``[B, H, W, C]``."""
     with torch.no_grad():
         nchw = torch.from_numpy(images.transpose(0, 3, 1, 2).astype("float64"))
-        return module.double()(nchw).numpy()
+        return module.double().eval()(nchw).numpy()
