@@ -15,7 +15,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from nf_resnets.roles.copies import Copies
-from nf_resnets.roles.flow import NONE, SUMS, Flow
+from nf_resnets.roles.flow import NONE, SUMS, Flow, reached
 from nf_resnets.roles.graph import LINEAR, Loops, Node, Trace
 from nf_resnets.roles.running import Path
 from nf_resnets.roles.views import NOT_ZERO_AT_ZERO, Factor, times
@@ -542,17 +542,13 @@ class Residuals:
 
     def _fed_alone(self, at: int, branch: Residual) -> set[int]:
         """The nodes from a layer to a branch; none if another layer or sum takes what it gives."""
-        todo, seen = [at], {at}
-        while todo:
-            for user in self._flow.users[todo.pop()]:
-                if user in branch.region or user in seen:
-                    continue
-                node = self._flow[user]
-                if node.is_layer or self.adds(node):
-                    return set()
-                seen.add(user)
-                todo.append(user)
-        return seen
+        flow = self._flow
+
+        def ends(user: int) -> bool:
+            return user != at and (flow[user].is_layer or self.adds(flow[user]))
+
+        ways = reached([at], lambda x: () if ends(x) else {*flow.users[x]} - branch.region)
+        return set() if any(map(ends, ways)) else ways
 
     def scales(self, branch: Residual, step: int) -> bool:
         """Whether a step multiplies the branch, and nothing in it but by linear maps."""

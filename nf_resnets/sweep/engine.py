@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from nf_resnets import training
@@ -89,11 +90,8 @@ def cut(plans: Iterable[Plan], most: int, begun: Iterable[Sequence[str]] = ()) -
         groups.setdefault(plan.program, []).append(plan)
     for group in groups.values():
         group.sort(key=lambda plan: plan.settings.get("peak_lr", 0.0))
-        count = -(-len(group) // most)
-        width, longer = divmod(len(group), count)
-        ends = [width * (n + 1) + min(n + 1, longer) for n in range(count)]
-        starts = [0, *ends[:-1]]
-        waves += [tuple(group[a:b]) for a, b in zip(starts, ends, strict=True)]
+        parts = np.array_split(range(len(group)), -(-len(group) // most))
+        waves += [tuple(group[at] for at in part) for part in parts]
     return waves
 
 
