@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import io
 import os
-import shutil
 import signal
 import sys
-import textwrap
-import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import docstring_parser
 import tyro
 
 MISTAKE = 2
@@ -36,18 +30,12 @@ def read(command: type, prog: str = "", description: str | None = None, default:
     The help has ``prog``, by default how the command was started, and ``description``, by default
     the docstring; ``default`` is in place of the defaults of the fields.
     """
-    width = shutil.get_terminal_size().columns - 1
-    text = (inspect.getdoc(command) or "") if description is None else description
-    # tyro breaks the lines of options only, and keeps those that begin with a space.
-    wrap = textwrap.TextWrapper(width, initial_indent=" ", subsequent_indent=" ").wrap
-    lines = [line for part in text.split("\n\n") for line in wrap(part)]
     return tyro.cli(
         command,
         prog=prog or program(),
-        description="\n".join(lines),
+        description=description,
         default=default,
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
-        registry=_REGISTRY,
     )
 
 
@@ -90,31 +78,3 @@ def printable(text: Any) -> str:
     if isinstance(text, OSError) and text.filename is not None and text.strerror:
         text = f"{text.filename}: {text.strerror}."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
-
-
-_REGISTRY = tyro.constructors.ConstructorRegistry()
-
-
-@_REGISTRY.struct_rule
-def _dataclass(info: tyro.constructors.StructTypeInfo) -> Any:
-    """The fields of a dataclass, with helps in one paragraph each and without empty defaults."""
-    if not dataclasses.is_dataclass(info.type):
-        return None
-    parsed = docstring_parser.parse_from_object(info.type).params
-    helps = {each.arg_name: " ".join((each.description or "").split()) for each in parsed}
-    hints = typing.get_type_hints(info.type, include_extras=True)
-    fields = []
-    for field in dataclasses.fields(info.type):
-        is_given = isinstance(info.default, info.type)
-        default = getattr(info.default, field.name) if is_given else field.default
-        if default is dataclasses.MISSING:
-            default = tyro.constructors.MISSING_NONPROP
-        option = tyro.conf.arg(help_behavior_hint=_default)
-        named: Any = Annotated[(hints[field.name], option)]
-        spec = tyro.constructors.StructFieldSpec(field.name, named, default, helps.get(field.name))
-        fields.append(spec)
-    return tyro.constructors.StructConstructorSpec(info.type, tuple(fields))
-
-
-def _default(value: str) -> str:
-    return "" if value in ("", ".", "None", "False") else f"(default: {value})"
