@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import pkgutil
@@ -83,9 +82,7 @@ def _chosen(prog: str, kind: str, names: Mapping[str, str]) -> str:
             print(textwrap.fill(line, width, subsequent_indent=" " * indent))
         print(f"\n{prog} {kind} --help shows its options.")
         raise SystemExit(0)
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    print(f"{kind}={name!r} found; expected one of {', '.join(names)}{hint}.", file=sys.stderr)
+    print(f"{kind}={name!r} found; expected one of {', '.join(names)}.", file=sys.stderr)
     raise SystemExit(MISTAKE)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -292,9 +291,7 @@ def get(scheme: str | Scheme) -> Scheme:
         return scheme
     if isinstance(scheme, str) and scheme in _REGISTRY:
         return _REGISTRY[scheme]
-    close = difflib.get_close_matches(str(scheme), _REGISTRY, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise ValueError(f"scheme={scheme!r} found; expected one of {', '.join(_REGISTRY)}{hint}.")
+    raise ValueError(f"scheme={scheme!r} found; expected one of {', '.join(_REGISTRY)}.")
 
 
 def fitting(scheme: str | Scheme, family: str) -> Scheme:

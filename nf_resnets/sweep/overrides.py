@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -100,12 +99,6 @@ def overrides_of(
         elif kind.inputs != "images":
             raise ValueError(f"network is a {names['model']}; expected a network for images.")
     if optimizer is not None:
-        takes = inspect.signature(optimizer).parameters if callable(optimizer) else ()
-        if [*takes][:1] == ["learning_rate"]:
-            raise ValueError(
-                "optimizer= takes a learning_rate; expected optimizer(settings), such as "
-                "lambda settings: optax.adam(settings['learning_rate']), or a transformation."
-            )
         for each in () if callable(optimizer) else RULE:
             if each in settings:
                 raise ValueError(
@@ -120,8 +113,4 @@ def named(dataset: data.Dataset | str | os.PathLike[str]) -> tuple[str, Load]:
     """The name of a data set, and what loads it by that name."""
     if isinstance(dataset, str | os.PathLike):
         return os.fspath(dataset), data.load
-    if not isinstance(dataset, data.Dataset):
-        raise ValueError(
-            f"dataset is a {type(dataset).__name__}; expected a name or a data.Dataset."
-        )
     return dataset.name, lambda name: dataset

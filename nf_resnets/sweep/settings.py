@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import itertools
 import math
 import re
@@ -166,11 +165,7 @@ def typed(name: str, value: Any) -> Any:
       ValueError: peak_lr=-0.1 found; expected a number above 0 and below 1e+38.
     """
     if name not in FIELDS:
-        close = difflib.get_close_matches(name, FIELDS, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(
-            f"{name!r} is no setting of a run; expected one of {', '.join(FIELDS)}{hint}."
-        )
+        raise ValueError(f"{name!r} is no setting of a run; expected one of {', '.join(FIELDS)}.")
     kind, optional = FIELDS[name]
     if value is None and optional:
         return None
@@ -300,11 +295,8 @@ def checked(
 ) -> dict[str, Sequence[Any]]:
     """The axes with values of the fields' types, each once; raises a ``ValueError`` otherwise."""
     for name, values in axes.items():
-        listed = hasattr(values, "__len__") and not isinstance(values, str)
-        if not listed or not len(values):
-            raise ValueError(
-                f"{name}={shown(values)} found as an axis; expected a list of at least one value."
-            )
+        if not len(values):
+            raise ValueError(f"the axis {name} has no values; expected at least one.")
     count = math.prod(len(values) for values in axes.values())
     if count > MOST:
         raise ValueError(f"a grid of {count:,} points found; expected at most {MOST:,}.")

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from nf_resnets.analysis import GradientNoise, noise_scale
-from nf_resnets.sweep.select import Row, by_rate, grouped, sign_of
+from nf_resnets.sweep.select import METRICS, Row, by_rate, grouped
 
 WINDOW = 40
 """A training metric is judged by its mean over this fraction of the points of its curve."""
@@ -115,9 +115,9 @@ def _curve(row: Row, metric: str) -> list[tuple[int, float]]:
 
 def _reach(row: Row, metric: str, target: float) -> tuple[int, float]:
     """The last step before a run reaches the target, and that at which it has, or infinity."""
-    before, sign = 0, sign_of(metric)
+    before = 0
     for step, value in _curve(row, metric):
-        if sign * (value - target) >= 0:
+        if METRICS[metric] * (value - target) >= 0:
             return before, step
         before = step
     return before, math.inf

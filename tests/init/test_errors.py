@@ -92,7 +92,7 @@ ERRORS = {
     ),
     "alpha is NaN": (lambda: _skipinit(float("nan")), "alpha=nan"),
     "mode": (lambda: init.he(TREE, KEY, mode="fan_avg", rules=RULES), "mode='fan_avg'"),
-    "scheme misspelt": (lambda: schemes.get("fixupp"), "scheme='fixupp' .*did you mean 'fixup'"),
+    "scheme misspelt": (lambda: schemes.get("fixupp"), "scheme='fixupp' found; expected one of"),
     "scheme's name is taken": (
         lambda: schemes.register(
             schemes.Scheme("fixup", "x", init.standard, schemes.Anatomy(), "nowhere")

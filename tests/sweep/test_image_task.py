@@ -63,7 +63,7 @@ def test_a_gradient_is_clipped_and_the_limit_is_data():
         ({"micro_batch": 24}, "micro_batch=24"),
         ({"warmup_epochs": 3.0}, "warmup_epochs=3 found, 66 steps"),
         ({"scheme": "batchnorm", "batch_size": 96}, "ghost_batch=64"),
-        ({"scheme": "fixupp"}, "did you mean 'fixup'?"),
+        ({"scheme": "fixupp"}, "scheme='fixupp' found; expected one of"),
         ({"scheme": "t_fixup"}, "t_fixup"),
         ({"model": "wrn-11-1"}, "11"),
         ({"model": "transformer-6"}, "expected a network for images"),

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from nf_resnets.sweep.regimes import regimes_of
-from nf_resnets.sweep.select import moves, optima, optimum
+from nf_resnets.sweep.select import optima, optimum
 
 
 def runs(results, metric="test_accuracy", **settings):
@@ -139,14 +138,3 @@ def test_the_range_covers_the_optimum_of_a_known_curve(seeds, noise, stated, wid
     assert covered / draws > stated - 4 * math.sqrt(stated * (1 - stated) / draws)
     # A range that covers by being the whole grid, 11 octaves, says nothing.
     assert widths < width
-
-
-def test_plain_mistakes_are_one_sentence():
-    rows = [{"state": "finished", "peak_lr": 0.1, "seed": 0, "test_accuracy": 0.5, "scheme": "a"}]
-    best = optima(rows, by=["scheme"])
-    for wrong in (
-        lambda: optimum(rows, metric="accuracy"), lambda: optima(rows, by=["depth"]),
-        lambda: moves(best, "depth"), lambda: regimes_of(best),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match="found; expected"):
-            wrong()

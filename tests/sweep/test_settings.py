@@ -43,7 +43,7 @@ def test_every_field_makes_another_run(field):
         ("seed", 2**32, "seed=4294967296"),
         ("flip", "yes", "flip='yes'"),
         ("schedule", "linear", "schedule='linear' found; expected halving or constant"),
-        ("peak_rl", 0.1, "did you mean 'peak_lr'?"),
+        ("peak_rl", 0.1, "'peak_rl' is no setting of a run; expected one of"),
     ],
 )
 def test_a_bad_value_is_refused_in_one_sentence_that_names_it(name, value, sentence):

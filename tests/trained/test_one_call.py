@@ -99,8 +99,6 @@ def test_what_could_not_be_trained_or_kept_is_refused_before_the_first_step():
     pair = (lambda key: np.zeros((64, 10), np.float32)), lambda p, x: x.reshape(len(x), -1) @ p
     with pytest.raises(ValueError, match="gradient_noise=True found with micro_batch=0"):
         nf_resnets.fit("digits", network=pair, gradient_noise=True, show=False)
-    with pytest.raises(ValueError, match="optimizer= takes a learning_rate; expected"):
-        nf_resnets.fit("digits", optimizer=optax.adam, show=False)
     images = np.random.default_rng(0).random((8, 4, 4, 2))
     with pytest.raises(ValueError, match=r"shape=\(4, 4, 2\) found; expected \(H, W, C\) with 1"):
         nf_resnets.fit(data.from_arrays(images, np.arange(8) % 2), show=False)
@@ -120,10 +118,6 @@ def test_a_sweep_in_one_call_tries_a_failed_run_again(tmp_path):
             {"seed": [0]}, tmp_path, network=pair, optimizer=optimizer, steps=1, show=False
         )
         assert row["state"] == state
-    with pytest.raises(ValueError, match="seed=0 found as an axis; expected a list"):
-        sweep.run({"seed": 0}, tmp_path)
-    with pytest.raises(ValueError, match="dataset is a ndarray; expected a name or"):
-        sweep.run({"seed": [0]}, tmp_path, dataset=np.zeros((2, 8, 8, 1)))
 
 
 def test_files_and_pixels_have_the_same_classes(home):
