@@ -1,4 +1,4 @@
-"""Files that vouch for themselves and are wrong: one sentence for each, and no crash, no hang."""
+"""Files that are whole and wrong: one sentence for each, and nothing steers a terminal."""
 
 import json
 import re
@@ -29,18 +29,15 @@ DEEP = json.loads("[" * 60 + "]" * 60)
         (set_at("inputs", "kind", value="sentences"), "inputs/source_vocabulary"),
         (set_at("inputs", "class_names", value=["a", "b"]), "2 class_names"),
         (set_at("format", value=2), "its format is 2; this version reads 1"),
-        (lambda manifest: manifest["leaves"].pop("params/head/bias"), "leaf 'params/head/bias'"),
         (field("depth", int("9" * 400)), "depth=9"),
         (field("scheme", "x" * 5_000), r"scheme='xxx.* \.\.\. .*"),
         (field("dtype", DEEP), "dtype="),
         (set_at("inputs", "kind", value=["images"]), "unhashable"),
         (set_at("inputs", "shape", value=[1 << 20, 1 << 20, 1]), "shape="),
-        (field("padding_id", [1] * 5_000), "padding_id has 5,000 values"),
         (set_at("inputs", "crop", value=10**400), "crop=1000"),
     ],
 )
 def test_a_whole_file_of_something_else_is_refused(tmp_path, change, message):
-    """The digests fit, so that only what they vouch for is wrong."""
     path, _ = saved(tmp_path / "net")
     forge(path, change)
     assert re.search(message, refused(path))
