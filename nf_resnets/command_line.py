@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,10 +33,16 @@ def read(command: type, prog: str = "", description: str | None = None, default:
     The help has ``prog``, by default how the command was started, and ``description``, by default
     the docstring; ``default`` is in place of the defaults of the fields.
     """
+    text = (inspect.getdoc(command) or "") if description is None else description
+    # tyro breaks the lines of options only, and keeps those that begin with a space.
+    wrap = textwrap.TextWrapper(
+        shutil.get_terminal_size().columns - 1, initial_indent=" ", subsequent_indent=" "
+    ).wrap
+    lines = [line for part in text.split("\n\n") for line in wrap(part)]
     return tyro.cli(
         command,
         prog=prog or program(),
-        description=description,
+        description="\n".join(lines),
         default=default,
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
     )

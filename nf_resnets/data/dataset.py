@@ -22,13 +22,6 @@ class Split:
     images: np.ndarray
     labels: np.ndarray
 
-    def __post_init__(self) -> None:
-        for name in ("images", "labels"):
-            array = np.asarray(getattr(self, name))
-            # JAX takes no other order of bytes, as FITS and IDX files have it.
-            array = array.astype(array.dtype.newbyteorder("="), copy=False)
-            object.__setattr__(self, name, array)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:

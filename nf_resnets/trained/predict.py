@@ -68,13 +68,8 @@ def predict(trained: Trained, pixels: Any, *, batch_size: int = 64) -> np.ndarra
     batches.reshape(-1, *inputs.shape)[: len(pixels)] = pixels
     logits, variables = logits_of(trained.model, inputs), jax.device_put(trained.variables)
     parts = [np.asarray(jax.nn.softmax(logits(variables, batch))) for batch in batches]
-    outputs = int(np.shape(parts)[-1]) if parts else len(inputs.class_names)
-    if outputs != len(inputs.class_names):
-        raise TrainedError(
-            f"{outputs} outputs for an image found; expected {len(inputs.class_names)}, one for "
-            "each class."
-        )
-    result = np.array(parts, np.float32).reshape(-1, outputs)[: len(pixels)]
+    rows = (len(batches) * size, len(inputs.class_names))
+    result = np.array(parts, np.float32).reshape(rows)[: len(pixels)]
     if not np.isfinite(result).all():
         raise TrainedError("the network's outputs are NaN; expected finite weights.")
     return result

@@ -87,10 +87,7 @@ class Run:
         return self.curve[start : self.step, self.metrics.index(name)]
 
     def mean(self, name: str, start: int = 0) -> float:
-        """The exact mean of a metric over steps, however they were divided into calls.
-
-        Those that the run's first state had made already, NaN in the curve, are not among them.
-        """
+        """The exact mean of a metric over the steps made here, however divided into calls."""
         values = [value for value in self.column(name, start).tolist() if not math.isnan(value)]
         return math.fsum(values) / len(values) if values else math.nan
 

@@ -31,7 +31,7 @@ DEEP = json.loads("[" * 60 + "]" * 60)
         (set_at("format", value=2), "its format is 2; this version reads 1"),
         (field("depth", int("9" * 400)), "depth=9"),
         (field("scheme", "x" * 5_000), r"scheme='xxx.* \.\.\. .*"),
-        (field("dtype", DEEP), "dtype="),
+        (field("dtype", DEEP), "attribute name must be string"),
         (set_at("inputs", "kind", value=["images"]), "unhashable"),
         (set_at("inputs", "shape", value=[1 << 20, 1 << 20, 1]), "shape="),
         (set_at("inputs", "crop", value=10**400), "crop=1000"),
