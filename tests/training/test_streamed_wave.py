@@ -36,16 +36,6 @@ def assert_twins(found, whole):
     assert small.digest(found.state) == small.digest(whole.state)
 
 
-def test_what_no_test_could_read_is_refused_before_the_first_step():
-    splits = {"train": None, "test": None}
-    dataset = data.EncodedDataset("mine", splits, 2, ("a", "b"))
-    with pytest.raises(ValueError, match="splits train, test found; expected train and validation"):
-        training.Streamed(dataset, data.RandomCrop(224), 256)
-    dataset = data.EncodedDataset("mine", splits | {"validation": None}, 2, ("a", "b"))
-    with pytest.raises(ValueError, match="short_side=200 found; expected at least the 224 pixels"):
-        training.Streamed(dataset, data.RandomCrop(224), 200)
-
-
 def test_it_trains_and_is_tested(whole, photographs_dir):
     assert whole.status == "finished" and whole.first_step == 0
     assert int(whole.state.step) == len(whole.curve) == small.STEPS
