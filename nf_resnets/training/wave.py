@@ -103,8 +103,8 @@ def train(
 
 def _given(program: Program, start: Start | TrainState) -> dict[str, Any]:
     """What a program and a start say of a run, as JSON values."""
-    given: dict[str, Any] = {"seed": int(start.seed), "steps": program.num_steps}
-    given["size"] = sum(leaf.size for leaf in jax.tree.leaves(program.like))
+    size = sum(leaf.size for leaf in jax.tree.leaves(program.like))
+    given: dict[str, Any] = {"seed": int(start.seed), "size": size}
     given |= {f"hyper/{name}": str(float(value)) for name, value in start.hyper.items()}
     if isinstance(start, Start):
         given["scheme"] = start.scheme.name
