@@ -38,19 +38,24 @@ class Checkpoints:
             (self.folder / f"{other}.npz").unlink()
 
     def restore(self, like: Any) -> tuple[int, Any, dict[str, Any]] | None:
-        """The step, tree and facts of the newest checkpoint with leaves as in ``like``, or None."""
+        """The step, tree and facts of the newest checkpoint that is whole, or None.
+
+        Raises ValueError if its leaves are not those of ``like``.
+        """
         wanted = _named(like)
         for step in reversed(self.steps()):
             try:
                 arrays = self._read(step)
                 facts = json.loads(arrays.pop("facts").item())
-                # NumPy gives bfloat16 back as bytes of the same size.
-                leaves = {name: arrays.pop(name).view(leaf.dtype) for name, leaf in wanted.items()}
-                if arrays or any(leaves[name].shape != wanted[name].shape for name in wanted):
-                    raise ValueError("it has other leaves")
-                return step, jax.tree.unflatten(jax.tree.structure(like), leaves.values()), facts
             except Exception as error:  # whatever it is, the one before may be whole
                 warnings.warn(f"{self.folder}/{step}.npz is passed over: {error!r}", stacklevel=2)
+                continue
+            shapes = [{name: leaf.shape for name, leaf in of.items()} for of in (arrays, wanted)]
+            if shapes[0] != shapes[1]:
+                raise ValueError(f"{self.folder}/{step}.npz has other leaves")
+            # NumPy gives bfloat16 back as bytes of the same size.
+            leaves = [arrays[name].view(leaf.dtype) for name, leaf in wanted.items()]
+            return step, jax.tree.unflatten(jax.tree.structure(like), leaves), facts
         return None
 
     def facts(self) -> dict[str, Any] | None:

@@ -151,12 +151,15 @@ def _begin(wave: _Wave, starts: Sequence[Any], checkpoints: Checkpoints | None) 
         if there is not None:
             steps = there.get("num_steps", program.num_steps)
             other = (there["keys"], steps) != ([plan.key for plan in wave.plans], program.num_steps)
-        saved = None if other else checkpoints.restore(like)
+        try:
+            saved = None if other else checkpoints.restore(like)
+        except ValueError:
+            other = True
     if hosts.any_process(other):
         assert checkpoints is not None
         raise ValueError(
-            f"{checkpoints.folder} holds a run of other settings or data, or number of steps; "
-            "expected its own. Remove it to begin anew, or choose another place for the results."
+            f"{checkpoints.folder} holds a run of other settings, data, network or number of "
+            "steps; expected its own. Remove it to begin anew, or choose another place."
         )
     saved = hosts.broadcast(saved)
     tree, facts = (None, {}) if saved is None else saved[1:]

@@ -65,9 +65,9 @@ def test_the_last_two_are_kept_and_ten_comes_after_nine(saved):
     ],
     ids=["rank", "sign", "wider", "more", "less"],
 )
-def test_other_leaves_are_passed_over_and_never_cast(saved, changes):
-    with pytest.warns(UserWarning, match=r"10.npz is passed over|9.npz is passed over"):
-        assert saved.restore(like({**tree(0), **changes})) is None
+def test_other_leaves_are_refused_and_never_cast(saved, changes):
+    with pytest.raises(ValueError, match=r"10.npz has other leaves"):
+        saved.restore(like({**tree(0), **changes}))
 
 
 def flips(data):

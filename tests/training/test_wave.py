@@ -208,16 +208,18 @@ def test_tests_and_rows_of_the_history_are_made_when_they_are_due():
 
 @pytest.mark.filterwarnings("error")
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    """Of other settings, of other data, and of another number of runs."""
+    """Of other settings, of other data, of another number of runs, and of another network."""
     with pytest.raises(Stopped):
         train(folder=tmp_path, log=Log(stop_at=3))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     seeds = [{**start, "seed": 5} for start in STARTS]
+    deeper = state().replace(params={"hidden": np.zeros(3), **state().params})
     for other in (
         {"starts": seeds}, {"plans": plans(data="others")}, {"starts": STARTS[:2]},
         {"made": program(3, STEPS + 6)},
+        {"made": dataclasses.replace(program(3), like=deeper)},
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=f"^{tmp_path} holds a run of other settings or data"):
+        with pytest.raises(ValueError, match=f"^{tmp_path} holds a run of other settings, data"):
             train(folder=tmp_path, **other)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -227,7 +229,7 @@ def test_without_plans_a_checkpoint_of_another_rate_or_seed_is_refused(tmp_path)
     with pytest.raises(Stopped):
         training.train(program(1), [state()], hooks=Log(stop_at=3).hooks, **options)
     for other in ({"seed": 1}, {"peak_lr": 0.1}):
-        with pytest.raises(ValueError, match="holds a run of other settings or data"):
+        with pytest.raises(ValueError, match="holds a run of other settings, data"):
             training.train(program(1), [state(**other)], **options)
     (run,) = training.train(program(1), [state()], **options)
     assert run.first_step == 3
