@@ -107,11 +107,23 @@ def _code_spans(text: str) -> str:
     )
 
 
-def names_in_tables(name: str) -> tuple[str, ...]:
-    """What tables of results call a scheme: its title, and ``lines`` at the head of its page."""
-    head = re.match(r"---\n(.*?)\n---\n", (SCHEMES / f"{name}.md").read_text(), re.S)
-    lines = yaml.safe_load(head[1]).get("lines", ()) if head else ()
-    return (schemes.get(name).title, *lines)
+@functools.cache
+def _titles() -> dict[str, set[str]]:
+    """What tables call schemes: their titles, and ``lines`` at the heads of their pages."""
+    titles: dict[str, set[str]] = {}
+    for name in schemes.names():
+        head = re.match(r"---\n(.*?)\n---\n", (SCHEMES / f"{name}.md").read_text(), re.S)
+        lines = yaml.safe_load(head[1]).get("lines", ()) if head else ()
+        for title in (schemes.get(name).title, *lines):
+            titles.setdefault(title, set()).add(name)
+    return titles
+
+
+@functools.cache
+def schemes_of(cell: str) -> set[str]:
+    """The schemes that a cell of a table is about: of the longest title that it begins with."""
+    titles = [title for title in _titles() if re.match(rf"{re.escape(title)}($|[ ,])", cell)]
+    return _titles()[max(titles, key=len)] if titles else set()
 
 
 def scheme_facts(name: str) -> str:
@@ -157,7 +169,7 @@ def scheme_numbers(name: str, results: tuple[Result, ...]) -> str:
         f"{result.title} {{ref}}`Whole table <results-{result.name}>`, by\n"
         f"`{result.command}`:\n\n```text\n{lines}\n```\n"
         for result in results
-        if (lines := lines_of(result, names_in_tables(name)))
+        if (lines := lines_of(result, lambda cell: name in schemes_of(cell)))
     ]
     return "\n".join(parts) or "No experiment of this library has run it yet.\n"
 

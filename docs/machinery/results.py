@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +116,12 @@ def committed() -> tuple[Result, ...]:
     return tuple(_result(path.parent) for path in sorted((ROOT / "results").glob("*/table.txt")))
 
 
-def lines_of(result: Result, titles: tuple[str, ...]) -> str:
-    """The lines of a result's tables that are called by one of some titles, below their headers."""
+def lines_of(result: Result, wanted: Callable[[str], bool]) -> str:
+    """The lines of a result's tables that have a wanted cell, below their headers."""
     parts = []
     for table in result.table.split("\n\n"):
         header, *lines = table.splitlines() or [""]
-        rows = [line for line in lines if line.split("  ")[0] in titles]
+        rows = [line for line in lines if any(map(wanted, re.split(" {2,}", line.strip())))]
         parts += ["\n".join([header, *rows])] if rows else []
     return "\n\n".join(parts)
 

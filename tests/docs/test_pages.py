@@ -80,6 +80,17 @@ def test_a_page_shows_the_numbers_of_the_files():
     assert f"\n{line}\n" in shown
 
 
+def test_a_page_has_the_rows_of_its_scheme_under_all_of_its_names():
+    cells = {
+        "T-Fixup, no LayerNorm": "t_fixup", "DyT instead of LayerNorm": "dyt",
+        "LayerNorm": "layernorm_post", "LayerNorm before each branch": "layernorm_pre",
+        "GroupNorm + mixup": "groupnorm", "BatchNorm, block × ½": "batchnorm_sqrt_half",
+    }  # fmt: skip
+    for cell, name in cells.items():
+        assert pages.schemes_of(cell) == {name}
+        assert f"{cell}  " in pages.scheme_numbers(name, COMMITTED)
+
+
 @pytest.mark.parametrize("path", WRITTEN, ids=IDS)
 def test_code_is_python_and_takes_what_is_there(path):
     code = "\n".join(blocks(path, "python", "py"))
