@@ -25,9 +25,9 @@ def grouped(
     The updates of the slow leaves are multiplied by ``scalar_factor``. The leaves without decay are
     passed to the optimizer as 0, to which any weight decay is proportional; an optimizer that reads
     the parameters for something else, as adaptive clipping does, stands before this one in
-    ``optax.chain``, and one that keeps them in its state (schedule-free, Prodigy, DoG) is refused
-    if there are such leaves. The state keeps its dtypes. It works inside ``optax.masked`` and
-    ``optax.multi_transform``.
+    ``optax.chain``. One that keeps them in its state (schedule-free, Prodigy, DoG) is refused if
+    there are slow leaves, or the scheme has leaves without decay. The state keeps its dtypes. It
+    works inside ``optax.masked`` and ``optax.multi_transform``.
 
     Args:
       optimizer: any of optax.
@@ -57,8 +57,9 @@ def grouped(
     optimizer = optax.with_extra_args_support(optimizer)
 
     def init(params: Any) -> Any:
-        label_tree(params, rules, scheme=scheme)
-        if chosen.undecayed:
+        labels = label_tree(params, rules, scheme=scheme)
+        slow = isinstance(factor, jax.Array) or factor != 1
+        if chosen.undecayed or (slow and "scalar" in jax.tree.leaves(labels)):
             refuse_kept_parameters(optimizer, params)
         return optimizer.init(params)
 
@@ -84,13 +85,13 @@ def grouped(
 
 
 def refuse_kept_parameters(optimizer: optax.GradientTransformation, params: Any) -> None:
-    """Refuses an optimizer that compares parameters, which are then given scaled, with its own."""
+    """Refuses an optimizer that compares parameters with its own, where either are scaled."""
     program = jax.make_jaxpr(optimizer.init)(params).jaxpr
     read = [program.outvars, *(equation.invars for equation in program.eqns)]
     if {id(value) for values in read for value in values} & {*map(id, program.invars)}:
         raise ValueError(
             "an optimizer found that keeps the parameters in its state; expected one that reads "
-            "them for its weight decay only, since leaves have a weight decay of their own."
+            "them for its weight decay only, since leaves have a rate or a decay of their own."
         )
 
 

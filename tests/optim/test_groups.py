@@ -72,12 +72,17 @@ def test_the_groups_of_any_optimizer():
 
 
 def test_an_optimizer_that_keeps_the_parameters_is_refused_where_it_is_given_others():
-    """The parameters that it is given are scaled for its weight decay: 2.8 in place of 0.98."""
+    """Scaled for its weight decay they give 2.8 in place of 0.98.
+
+    A slow leaf's average goes on at the full rate: 0.81 in place of 0.89 after 20 steps.
+    """
     rule = optax.contrib.schedule_free_sgd(0.1)
     large = parametrized(
         rule, NET, "mup", base={**NET, "stem": jnp.ones((2, 1))}, kind="sgd", rules=NET_RULES
     )
-    for optimizer in (grouped(rule, "rescalenet", NET_RULES), large):
+    slow = grouped(rule, "fixup", NET_RULES)
+    for optimizer in (grouped(rule, "rescalenet", NET_RULES), slow, large):
         with pytest.raises(ValueError, match="an optimizer found that keeps the parameters in its"):
             jax.jit(optimizer.init)(NET)
-    grouped(rule, "fixup", NET_RULES).init(NET)  # of which all leaves decay
+    grouped(rule, "fixup", NET_RULES, scalar_factor=1.0).init(NET)
+    grouped(rule, "skipinit", NET_RULES).init(NET)  # whose leaves all decay, at one rate
