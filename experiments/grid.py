@@ -108,7 +108,8 @@ def changed(points: Sequence[Point], axes: Mapping[str, Sequence[Any]]) -> list[
     """Points with some values of some settings.
 
     Where all the values are there, these points are chosen. Otherwise each of the values takes the
-    place of those that are there, once with each combination of the other settings.
+    place of those that are there, once with each combination of the other settings. Points that
+    cannot have such a setting, of what is not trained and of what is, stay as they are.
 
     >>> changed(grid({}, scheme=["fixup", "lsuv"], seed=[0, 1]), {"scheme": ["lsuv"]})
     [{'scheme': 'lsuv', 'seed': 0}, {'scheme': 'lsuv', 'seed': 1}]
@@ -117,19 +118,23 @@ def changed(points: Sequence[Point], axes: Mapping[str, Sequence[Any]]) -> list[
     """
     chosen = list(points)
     for name, values in axes.items():
+        trained = "model" if name in settings.FIELDS else name
+        others = [point for point in chosen if name not in point and trained not in point]
+        chosen = [point for point in chosen if point not in others]
         if {*values} <= {point.get(name) for point in chosen}:
-            chosen = [point for point in chosen if point.get(name) in values]
+            chosen = [*others, *(point for point in chosen if point.get(name) in values)]
             continue
         other = {"steps": "epochs", "epochs": "steps"}.get(name)  # one of the two is the budget
-        others: list[Point] = []
+        rests: list[Point] = []
         for point in chosen:
             rest = {key: value for key, value in point.items() if key != name}
             rest |= {other: 0} if other in rest else {}
-            others += [] if rest in others else [rest]
+            rests += [] if rest in rests else [rest]
         if name == "seed":
-            chosen = [{**rest, name: value} for rest in others for value in values]
+            chosen = [{**rest, name: value} for rest in rests for value in values]
         else:
-            chosen = [{**rest, name: value} for value in values for rest in others]
+            chosen = [{**rest, name: value} for value in values for rest in rests]
+        chosen = [*others, *chosen]
     return chosen
 
 

@@ -219,13 +219,11 @@ def table(results: Results) -> str:
 def figure(results: Results, path: Path) -> None:
     """Draws dead units against images, and test accuracy against the rate."""
     parts = grouped(results.rows, "part")
-    by_images = grouped(parts["start",], "images").items()
+    by_images = grouped(parts.get(("start",), []), "images").items()
     dead = {int(images): mean(rows, "dead", 100)[0] for (images,), rows in by_images}
     at = [images for images in dead if images]
-    starts = [
-        Curve("RescaleNet", at, [dead[images] for images in at], marked=True),
-        Curve("RescaleNet, biases at 0", at, [dead[0]] * len(at)),
-    ]
+    starts = [Curve("RescaleNet", at, [dead[images] for images in at], marked=True)]
+    starts += [Curve("RescaleNet, biases at 0", at, [dead[0]] * len(at))] if 0 in dead else []
     trainings = []
     trained = of_training(parts.get(("training",), []))
     for (title, images), rows in trained.items():
@@ -236,8 +234,8 @@ def figure(results: Results, path: Path) -> None:
             for (rate,), each in grouped(rows, "rate").items()
         }
         gone = not by_rate[max(by_rate)]  # at the highest rate no run finished
-        trainings.append(mean_curve(title, by_rate, diverged=gone, marked=True))
-    panels = [Panel("images", "dead units at the start (%)", starts, x_base=2)]
+        trainings.append(mean_curve(title, by_rate, lost=[max(by_rate)] * gone, marked=True))
+    panels = [Panel("images", "dead units at the start (%)", starts, x_base=2)] if at else []
     if trainings:
         panels.append(Panel("learning rate", "test accuracy (%)", trainings, x_base=2))
     title = "RescaleNet's biases from more and fewer images"

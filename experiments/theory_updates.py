@@ -79,7 +79,7 @@ def scale(
     return (
         grid({**base, "part": "depth"}, depth=depths, variant=variants)
         + grid({**base, "part": "branch"}, depth=depths, variant=VARIANTS[:2])
-        + grid({**base, "part": "rate", "depth": base["rate_depth"]}, variant=rate_variants)
+        + grid({**base, "part": "rate"}, variant=rate_variants)
         + grid({**base, "part": "trace"}, branches=branches, scaling=list(TRACES))
         + [{**base, "part": "map"}]
     )
@@ -261,12 +261,13 @@ def measure(point: Point, _: str | None) -> list[Row]:
             {**shared, "part": "together", "y": "", "value": digits(together / total)},
         ]
     else:
-        title, x = title_of(point["variant"]), [(point["depth"] - 4) // 2]
+        depth = point["rate_depth" if part == "rate" else "depth"]
+        title, x = title_of(point["variant"]), [(depth - 4) // 2]
         rates: list[float] = []
         if part == "rate":
             powers = range(point["first_power"], point["last_power"] + 1, point["step"])
             x = rates = [2.0**power for power in powers]
-        values = np.atleast_1d(sizes(point, point["variant"], point["depth"], rates)).tolist()
+        values = np.atleast_1d(sizes(point, point["variant"], depth, rates)).tolist()
     shared = {"part": part, "title": title, "y": ""}
     return [{**shared, "x": at, "value": digits(v)} for at, v in zip(x, values, strict=True)]
 
@@ -326,21 +327,22 @@ def figure(results: Results, path: Path) -> None:
         return Panel(x_label, label, curves, x_base=10, y_base=10, heading=heading, **more)
 
     update = r"$\|\Delta f\|\,/\,\eta$"
+    panels = [
+        panel("Update of the network against depth", part_of(results, "depth"),
+              "branches $L$", update),
+        panel("$L$ times the update by a branch", part_of(results, "branch"),
+              "branches $L$", r"$L\,\|\Delta_k f\|\,/\,\eta$, mean over $k$"),
+        panel("Together, over the sum of their updates",
+              part_of(results, "together"), "branches $L$",
+              r"$\|\sum_k \Delta_k f\|\,/\,\sum_k \|\Delta_k f\|$"),
+        panel(f"Update against the learning rate, {point['rate_depth']} layers",
+              part_of(results, "rate"), r"learning rate $\eta$", update),
+        panel("Theorem 3: traces of all branches", traces, "branches $L$",
+              r"$\sum_l \sum_i \mathrm{tr}\, J_l^i\,/\,\|x_0\|^2$", own_legend=True),
+    ]  # fmt: skip
+    maps = [functools.partial(exponent_map, rows)] if (rows := part_of(results, "map")) else []
     curves_figure(
-        [
-            panel("Update of the network against depth", part_of(results, "depth"),
-                  "branches $L$", update),
-            panel("$L$ times the update by a branch", part_of(results, "branch"),
-                  "branches $L$", r"$L\,\|\Delta_k f\|\,/\,\eta$, mean over $k$"),
-            panel("Together, over the sum of their updates",
-                  part_of(results, "together"), "branches $L$",
-                  r"$\|\sum_k \Delta_k f\|\,/\,\sum_k \|\Delta_k f\|$"),
-            panel(f"Update against the learning rate, {point['rate_depth']} layers",
-                  part_of(results, "rate"), r"learning rate $\eta$", update),
-            panel("Theorem 3: traces of all branches", traces, "branches $L$",
-                  r"$\sum_l \sum_i \mathrm{tr}\, J_l^i\,/\,\|x_0\|^2$", own_legend=True),
-            functools.partial(exponent_map, part_of(results, "map")),
-        ],
+        [*(each for each in panels if each.curves), *maps],
         path,
         title="How far one step of gradient descent moves a network",
         subtitle=(
@@ -348,7 +350,7 @@ def figure(results: Results, path: Path) -> None:
             f"heads, {point['draws']} draws; traces: width {point['trace_width']}, m = 2"
         ),
         columns=2,
-    )  # fmt: skip
+    )
 
 
 EXPERIMENT = Experiment("theory_updates", SCALES, table, figure, measure=measure)

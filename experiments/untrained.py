@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nf_resnets import data, schemes
+from nf_resnets.analysis import growth
 from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationBlock
 from nf_resnets.models.layers import relu
 from nf_resnets.models.resnet import head
@@ -25,13 +26,13 @@ def digits(value: Any) -> str:
 
 
 def slope(rows: Iterable[Mapping[str, Any]], x: str, y: str) -> float:
-    """The least-squares ``p`` of ``y ~ x**p``.
+    """The least-squares ``p`` of ``y ~ x**p``, as :func:`nf_resnets.analysis.growth`.
 
     >>> round(slope([{"l": l, "ratio": 3 * l**-0.5} for l in range(1, 9)], "l", "ratio"), 6)
     -0.5
     """
-    logs = np.log([(float(row[x]), float(row[y])) for row in rows])
-    return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
+    rows = list(rows)
+    return growth(*([float(row[name]) for row in rows] for name in (x, y)))
 
 
 def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -110,14 +110,14 @@ def rms(x: jax.Array) -> jax.Array:
 
 
 def growth(sizes: Iterable[float], values: Iterable[Any]) -> float:
-    """The least-squares ``p`` of ``value ~ size**p``: 0 where a check is flat.
+    """The least-squares ``p`` of ``value ~ size**p``: 0 where a check is flat, NaN of one size.
 
     Example:
       >>> round(growth([1, 2, 4], [3.0, 6.0, 12.0]), 6)
       1.0
     """
     x, y = (np.log(np.array([*of], np.float64)) for of in (sizes, values))
-    return float(np.polyfit(x, y, 1)[0])
+    return float(np.polyfit(x, y, 1)[0]) if len({*x}) > 1 else np.nan
 
 
 def coordinate_rows(
