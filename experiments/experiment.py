@@ -120,8 +120,22 @@ def number(value: Any) -> float:
     return math.nan if value is None else value
 
 
+def with_nan(value: Any) -> Any:
+    """Measures of a row, with NaN for None."""
+    if isinstance(value, dict):
+        return {name: with_nan(each) for name, each in value.items()}
+    return [with_nan(each) for each in value] if isinstance(value, list) else number(value)
+
+
+def measured(row: Row) -> Row:
+    """A row whose measures, and those of its history, are numbers where they are not finite."""
+    history = [{**each, "measures": with_nan(each["measures"])} for each in row["history"]]
+    return {**row, "measures": with_nan(row["measures"]), "history": history}
+
+
 def flat(row: Row, experiment: Experiment) -> Row:
     """The columns of a run that table and figure read, from its row in the sweep."""
+    row = measured(row)
     measures = row["measures"]
     named = {name: value for name, value in row.items() if name not in RESULTS}
     return {
@@ -141,7 +155,7 @@ def curve_lines(row: Row, experiment: Experiment) -> list[Row]:
     """The lines of a run in ``curves.csv``."""
     columns = flat(row, experiment)
     named = {name: columns[name] for name in NAMES if name in columns}
-    return [{**named, **line} for line in experiment.lines(row)]
+    return [{**named, **line} for line in experiment.lines(measured(row))]
 
 
 def curve_of(row: Row, points: int = 200) -> list[Row]:

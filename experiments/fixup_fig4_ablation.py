@@ -46,7 +46,7 @@ from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.plotting.style import LOOKS
 from nf_resnets.roles import Role
 
-from .experiment import CHANCE, CURVE_POINTS, Experiment, Results, Row, curve_of, number
+from .experiment import CHANCE, CURVE_POINTS, Experiment, Results, Row, curve_of
 from .grid import Point, grid
 from .main import run
 from .table import accuracy_cell, grouped, mean_curves, text_table
@@ -147,7 +147,7 @@ SCALES = {
 
 def columns(row: Row) -> Row:
     """The accuracy on the training batches: of all steps, which tells how fast, and the last."""
-    accuracy = [number(value) for value in row["measures"]["curve"]["accuracy"]]
+    accuracy = row["measures"]["curve"]["accuracy"]
     last = accuracy[-WINDOW:]
     return {
         "mean_accuracy": sum(accuracy) / len(accuracy),

@@ -25,7 +25,7 @@ from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.image_task import drops_at
 
-from .experiment import Experiment, Results, Row, curve_of, number
+from .experiment import Experiment, Results, Row, curve_of
 from .grid import Point
 from .main import Command
 from .table import mean_curves
@@ -163,8 +163,8 @@ def columns(row: Row) -> Row:
     last = slice(-max(1, len(curve["step"]) // 10), None)
     return {
         "first_step": row["measures"]["resumed_at"],
-        "train_accuracy": float(np.mean([number(value) for value in curve["accuracy"][last]])),
-        "train_loss": float(np.mean([number(value) for value in curve["loss"][last]])),
+        "train_accuracy": float(np.mean(curve["accuracy"][last])),
+        "train_loss": float(np.mean(curve["loss"][last])),
     }
 
 

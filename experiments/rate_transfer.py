@@ -35,7 +35,7 @@ from nf_resnets.plotting import rates_figure, transfer_figure
 from nf_resnets.sweep import Move, moves, optima
 from nf_resnets.sweep.select import exponent
 
-from .experiment import Experiment, Results, Row, number
+from .experiment import Experiment, Results, Row
 from .grid import grid
 from .main import run
 from .rates import beyond, run_of
@@ -65,7 +65,7 @@ SCALES = {
 
 def columns(row: Row) -> Row:
     """The width, and the training loss at the end: the mean over the last quarter of the steps."""
-    losses = [number(loss) for loss in row["measures"]["curve"]["loss"]]
+    losses = row["measures"]["curve"]["loss"]
     last = losses[-max(1, len(losses) // 4) :]
     return {"width": int(row["model"].split("-")[-1]), METRIC: sum(last) / len(last)}
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from experiments import rate_transfer, rate_transfer_transformer
+from experiments.experiment import measured
 from nf_resnets import schemes
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.settings import make
@@ -20,7 +21,8 @@ def test_networks_know_their_base():
 
 
 def test_the_loss_is_that_of_the_last_quarter():
-    row = {"model": "wrn-10-4", "measures": {"curve": {"loss": [9.0, 8.0, 3.0, None]}}}
+    measures = {"curve": {"loss": [9.0, 8.0, 3.0, None]}}
+    row = measured({"model": "wrn-10-4", "measures": measures, "history": []})
     columns = rate_transfer.columns(row)
     assert columns["width"] == 4 and math.isnan(columns["train_loss"])
     row["measures"]["curve"]["loss"] = [9.0] * 6 + [3.0, 1.0]
