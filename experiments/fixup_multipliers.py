@@ -149,11 +149,12 @@ def curves(results: Results, name: str) -> list[Curve]:
     """A column's curves, without multipliers that stay 1 and gradients of zero at the start."""
     first = 1 if name == "slope" else 0
     return [
-        Curve(each.title, each.x[first:], each.y[first:], each.diverged,
-              low=each.low[first:], high=each.high[first:])
+        dataclasses.replace(
+            each, x=each.x[first:], y=each.y[first:], low=each.low[first:], high=each.high[first:]
+        )
         for each in mean_curves(results, results.rows, name)
         if name != "multiplier" or set(each.y) != {1.0}
-    ]  # fmt: skip
+    ]
 
 
 def figure(results: Results, path: Path) -> None:

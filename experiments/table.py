@@ -93,7 +93,7 @@ def mean_curves(
     """A curve for the runs of each title: the mean of a column of their lines.
 
     It goes as far as all of them went, in a band from the lowest run to the highest; accuracies are
-    in percent.
+    in percent. Of runs without a line at the same step it has where they diverged.
     """
     factor, curves = 100 if column == "accuracy" else 1, []
     for (title,), runs in grouped(rows, "title").items():
@@ -106,7 +106,9 @@ def mean_curves(
             for run in runs
         ]
         steps = sorted(set.intersection(*map(set, values)))
-        if steps:  # else one of them diverged before its first line
-            at = {step: [run[step] for run in values] for step in steps}
-            curves.append(mean_curve(title, at, diverged=len(finished(runs)) < len(runs)))
+        at = {step: [run[step] for run in values] for step in steps}
+        lost = [max(run) for run in values if run and not at]
+        if at or lost:
+            gone = len(finished(runs)) < len(runs)
+            curves.append(mean_curve(title, at, diverged=gone, lost=lost))
     return curves

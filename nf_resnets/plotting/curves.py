@@ -203,7 +203,7 @@ def _draw(axes: Any, panel: Panel, styles: Mapping[str, Mapping[str, Any]]) -> N
         above = 2 if curve.style in ("--", ":") else 4 if curve.style in ("best", "open") else 3
         axes.plot(curve.x, y, **look, markevery=every, zorder=above, label=curve.title)
         dots = {**styles[curve.title], "linestyle": "none"}
-        marks += [(x, dots) for x in [*curve.lost, *([curve.x[-1]] if curve.diverged else [])]]
+        marks += [(x, dots) for x in (*curve.lost, *(curve.x[-1:] if curve.diverged else ()))]
     every_x = [x for curve in panel.curves for x in (*curve.x, *curve.lost)]
     if panel.x_base:
         log_axis(axes.xaxis, panel.x_base, min(every_x), max(every_x))
