@@ -124,7 +124,7 @@ def table(results: Results) -> str:
     for (title,), rows in grouped(results.rows, "title").items():
         line = [[row for row in rows if int(row["depth"]) == depth] for depth in depths]
         cells.append([title, *map(spread_cell, line)])
-        if rows[0].get(SECOND) not in (None, "", "nan"):
+        if any(row.get(SECOND) not in (None, "", "nan") for row in rows):
             second = (spread_cell(each, SECOND) for each in line)
             cells.append([f"{title}, estimated statistics", *second])
     return text_table(cells)

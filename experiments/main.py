@@ -270,7 +270,7 @@ class _Making:
         rows += [flat(row, self.experiment) for row in over]
         lines = [line for row in over for line in curve_lines(row, self.experiment)]
         results = Results(points, rows, lines)
-        text = self.experiment.table(results)
+        text = self.experiment.table(results) if rows else "No run has ended."
         with whole_file(self.out / "table.txt") as new:
             new.write_text(text + "\n")
         write_csv(self.out / "rows.csv", rows)

@@ -11,6 +11,7 @@ try rates beyond it first. Rates with a larger fraction of diverged seeds rank b
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from nf_resnets.plotting.sweep import PASSED
 from nf_resnets.sweep.select import Optimum, optimum
 
 from .experiment import Experiment, Results, Row
-from .grid import Point
+from .grid import Point, layers
 from .table import edge_mark, finished, grouped, rate_table
 
 CIFAR10 = {
@@ -126,8 +127,12 @@ def cell(rows: Sequence[Row]) -> str:
 def table(results: Results) -> str:
     """The table as text: lines down, depths across."""
     depths = sorted({int(row["depth"]) for row in results.rows})
-    width = results.points[0]["model"].split("-")[-1]
-    cells = [["scheme", *(f"{depth:,}-{width}" for depth in depths)]]
+    models = {point["model"] for point in results.points}
+    ends = sorted(
+        (layers({"model": each}), re.split(r"\d+", each, maxsplit=1)[1]) for each in models
+    )
+    heads = [f"{depth:,}" + " or ".join(end for at, end in ends if at == depth) for depth in depths]
+    cells = [["scheme", *heads]]
     for (title,), rows in grouped(results.rows, "title").items():
         line = [[row for row in rows if int(row["depth"]) == depth] for depth in depths]
         cells.append([title, *map(cell, line)])

@@ -165,6 +165,13 @@ def test_a_failed_run_is_counted_and_the_others_are_shown(tmp_path, monkeypatch,
     assert (tmp_path / "table.txt").read_text() == "0.25 0.5\n"
 
 
+def test_a_folder_of_failures_alone_has_no_table(tmp_path, monkeypatch, capsys):
+    with_fake_runs(monkeypatch, lambda rate: "failed", [])
+    experiment = dataclasses.replace(small(), table=lambda results: min(results.rows))
+    assert main.main(experiment, Command(scale="smoke", out=tmp_path)) == 1
+    assert "No run has ended." in capsys.readouterr().out
+
+
 def test_what_was_stopped_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(main.engine, "make", lambda *_, **__: Outcome({}, True, 0))
     with pytest.raises(SystemExit) as stopped:
