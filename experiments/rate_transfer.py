@@ -27,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,11 @@ SCALES = {
 
 
 def columns(row: Row) -> Row:
-    """The width, and the training loss at the end: the mean over the last quarter of the steps."""
+    """A Wide ResNet's width, and the training loss: the mean over the last quarter of the steps."""
     losses = row["measures"]["curve"]["loss"]
     last = losses[-max(1, len(losses) // 4) :]
-    return {"width": int(row["model"].split("-")[-1]), METRIC: sum(last) / len(last)}
+    width = re.fullmatch(r"wrn-\d+-(\d+)", row["model"])
+    return {"width": int(width[1]) if width else 1, METRIC: sum(last) / len(last)}
 
 
 def compared(rows: Iterable[Row], by: str) -> list[Any]:

@@ -35,6 +35,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nf_resnets import schemes
+
 from .grid import Point, grid
 from .main import run
 from .rates import CIFAR10, DIGITS, PAPER_RATES, SMOKE, rate_experiment
@@ -51,7 +53,9 @@ TITLES = {
 
 def title(row: Mapping[str, Any]) -> str:
     """A line of the table."""
-    return TITLES[row["scheme"]] if row["weight_decay"] else "α = 0, no L2"
+    if row["scheme"] == "skipinit" and not row["weight_decay"]:
+        return "α = 0, no L2"
+    return TITLES.get(row["scheme"]) or schemes.get(row["scheme"]).title
 
 
 def lines(

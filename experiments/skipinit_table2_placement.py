@@ -93,7 +93,7 @@ EXPERIMENT = rate_experiment(
     SCALES,
     extend=1,
     schemes=[times(0.5), times(0.25)],
-    title=lambda row: TITLES[row["scheme"]],
+    title=lambda row: TITLES.get(row["scheme"]) or schemes.get(row["scheme"]).title,
 )
 
 if __name__ == "__main__":

@@ -82,8 +82,7 @@ FOLDER = Path(tempfile.mkdtemp())
 # ## Your network
 #
 # Any parameter tree and any function will do. This one is a residual MLP without normalization,
-# whose blocks are stacked and computed by a scan. `Rules` say what its leaves are. The function
-# also returns the input and the sum of every block, for the check.
+# whose blocks are stacked and computed by a scan. `Rules` say what its leaves are.
 
 # %%
 RULES = init.Rules(branch=r"(blocks)/linear_(\d)", stacked="^blocks/", stem="^stem", head="^head")

@@ -3,8 +3,16 @@
 import pytest
 
 from experiments import fixup_fig3_depth as fig3
-from experiments import fixup_multipliers, rescale_calibration, rescale_multipliers, theory_updates
+from experiments import (
+    fixup_multipliers,
+    rate_transfer,
+    rescale_calibration,
+    rescale_multipliers,
+    theory_updates,
+)
 from experiments import fixup_table4_regularized as table4
+from experiments import skipinit_table1_depth as table1_depth
+from experiments import skipinit_table2_placement as table2_placement
 from experiments.experiment import Results, curve_lines, flat
 from experiments.grid import telling
 from experiments.main import Command, chosen
@@ -100,3 +108,13 @@ def test_a_figure_of_some_parts_is_drawn_and_one_depth_has_no_slope(figure, tmp_
     found = Results(theory_updates.SCALES["smoke"], rows)
     figure(found, tmp_path / "figure.svg")
     assert theory_updates.table(found).splitlines()[1].split() == ["Fixup", "0.5", "nan"]
+
+
+def test_networks_and_schemes_of_one_s_own_have_their_own_names():
+    row = {"scheme": "fixup", "weight_decay": 0.0}
+    for experiment in (table1_depth.EXPERIMENT, table2_placement.EXPERIMENT):
+        assert experiment.title(row) == "Fixup"
+    assert table1_depth.title({**row, "scheme": "skipinit"}) == "α = 0, no L2"
+    measures = {"curve": {"loss": [1.0] * 4}}
+    for model, width in (("wrn-10-2", 2), ("cifar-resnet-20", 1), ("resnet-50-v2", 1)):
+        assert rate_transfer.columns({"model": model, "measures": measures})["width"] == width
