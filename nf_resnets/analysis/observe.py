@@ -229,6 +229,8 @@ def _entries(flow: Flow, residuals: Residuals) -> list[int]:
     entries = []
     for branch in residuals.branches:
         way, is_step = way_back(branch.fork)
-        entry = way[max(len(way) - 1 - steps * is_step, 0)]
-        entries.append(branch.fork if branch in plain else entry)
+        entry = max(len(way) - 1 - steps * is_step, 0)
+        # Not before the turn of the loop that the branch is in.
+        turn = [n for n, at in enumerate(way) if branch.loops and flow[at].name == "carry"]
+        entries.append(branch.fork if branch in plain else way[min([entry, *turn])])
     return entries

@@ -163,6 +163,21 @@ def test_a_block_of_shared_weights_is_as_many_blocks_as_it_is_called():
     np.testing.assert_array_equal(blocks[1].input, blocks[0].sum)
 
 
+def test_a_block_of_a_loop_with_a_layer_on_its_skip_path_begins_in_its_turn():
+    w = jnp.asarray(np.random.default_rng(4).normal(size=(3, 3, 4, 4)), jnp.float32)
+
+    def block(x, w):
+        h = jnp.tanh(x)
+        return h @ w[0] + jnp.sin(h @ w[1]) @ w[2], None
+
+    network = lambda w, x: jax.lax.scan(block, x, w)[0]  # noqa: E731
+    _, blocks = analysis.observe(network, w, X, projections=True)
+    x = X
+    for at, own in zip(blocks, w, strict=True):
+        np.testing.assert_allclose(at.input, x, rtol=1e-5)  # float32 sums
+        x = block(x, own)[0]
+
+
 def test_the_gradient_at_parallel_branches_is_that_through_all_of_them():
     rng = np.random.default_rng(3)
     params = [jnp.asarray(rng.normal(size=(4, 4)), jnp.float32) for _ in range(4)]
