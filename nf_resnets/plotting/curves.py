@@ -204,8 +204,8 @@ def _draw(axes: Any, panel: Panel, styles: Mapping[str, Mapping[str, Any]]) -> N
         axes.plot(curve.x, y, **look, markevery=every, zorder=above, label=curve.title)
         dots = {**styles[curve.title], "linestyle": "none"}
         marks += [(x, dots) for x in (*curve.lost, *(curve.x[-1:] if curve.diverged else ()))]
-    every_x = [x for curve in panel.curves for x in (*curve.x, *curve.lost)]
-    if panel.x_base:
+    every_x = [x for curve in panel.curves for x in (*curve.x, *curve.lost)] or panel.ticks
+    if panel.x_base and every_x:
         log_axis(axes.xaxis, panel.x_base, min(every_x), max(every_x))
         ticks = panel.ticks or sorted(set(every_x))
         if panel.ticks or (len(ticks) <= 6 and ticks[0] >= 1):

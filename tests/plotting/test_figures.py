@@ -60,8 +60,9 @@ def test_a_run_that_diverged_is_marked_in_a_band_at_the_bad_end(drawn, tmp_path,
 @pytest.mark.filterwarnings("error")
 def test_a_panel_of_runs_that_all_diverged_has_no_logarithmic_axis(drawn, tmp_path):
     panel = Panel("batch", "rate", [Curve("Fixup", (), (), lost=(8, 32))], x_base=2, y_base=2)
-    curves_figure([panel], tmp_path / "figure.png", title="rates", subtitle="")
-    assert marks(drawn[0].axes[0])
+    empty = Panel("batch", "loss", [Curve("Fixup", (), (), diverged=True)], x_base=2, ticks=(8, 32))
+    curves_figure([panel, empty], tmp_path / "figure.png", title="rates", subtitle="")
+    assert [len(marks(axes)) for axes in drawn[0].axes] == [2, 0]
 
 
 def test_the_depth_figure_has_means_and_ranges_and_a_gap(drawn, tmp_path):
