@@ -70,6 +70,9 @@ def test_a_network_of_the_users_own_has_a_page(tmp_path, monkeypatch):
         # Its head is 0, and was drawn; nothing in it normalizes.
         assert float(row["gradient_norm"]) >= float(row["bound"]) > 0
         assert float(row["branch"]) > 0 and "closed_sum" not in row
+    # Theorem 1 is of networks that are positively homogeneous.
+    (tmp_path / "smooth.py").write_text(MINE.replace("jax.nn.relu", "jnp.tanh"))
+    assert {row["bound"] for row in page_of(Analyze(network="smooth:make")).rows} == {""}
     with pytest.raises(ValueError, match="expected module:function, and mine has none"):
         Analyze(network="mine:other", out=tmp_path / "new")()
     with pytest.raises(ValueError, match="page has page.png; expected a folder without one"):
