@@ -224,7 +224,7 @@ class Graph:
         carry: list[Any] = []
         for arg, is_data, var in zip(args[start:end], data, body.invars[start:end], strict=True):
             if not is_data:
-                carry.append(arg if isinstance(arg, Derived) else Constant())
+                carry.append(arg if isinstance(arg, Derived) else Constant(carried=(path, arg)))
             elif isinstance(arg, int):
                 carry.append(self.add("carry", [arg], var.aval, loops))
             else:  # it depends on what the turns take

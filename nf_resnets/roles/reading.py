@@ -261,6 +261,13 @@ class Reading:
                 f"is cut by loops along axis {max(cut)}; expected its first axes to run over the "
                 "turns, as after jnp.moveaxis, or keep=",
             )
+        shuffled = any(span.axis >= 0 == span.stride for _, axis in turns for span in axis)
+        if shuffled and at not in self.kept:
+            self._doubt(
+                at,
+                "is cut by loops in an order that cannot be followed; expected slices in the order "
+                "of the turns, or keep=",
+            )
         starts, shape = {use.view.start for use in uses}, self.trace.shapes[at]
         no_first = all(span.axis != 0 for span in main.view.spans())
         is_indexed = no_first and bool(shape) and 1 < len(starts) == shape[0]
@@ -269,7 +276,7 @@ class Reading:
             for turn, k in use.branch.numbers.items() if use.branch else ():
                 index = self._turned(use, turn, shape[: len(cut)])
                 if index is not None:
-                    at_index[use.view.start * is_indexed + index].add(k)
+                    at_index[index].add(k)
         ks = [k for index in sorted(at_index) for k in sorted(at_index[index])]
         branches = {use.branch for use in uses if use.branch}
         of_branches = {loop for branch in branches for loop, _ in graph.in_turn(branch.loops)}
@@ -282,15 +289,16 @@ class Reading:
     def _turned(self, use: Use, turn: tuple[int, ...], lengths: tuple[int, ...]) -> int | None:
         """Which slice of a leaf the turns of the loops around a branch take, None if none."""
         assert use.branch is not None
-        cuts, index = dict(use.view.turns), 0
+        cuts, index = dict(use.view.turns), use.view.start * math.prod(lengths[1:])
         slices = self.trace.graph.slice_at(use.branch.loops, turn)
         for (loop, _), step in zip(use.branch.loops, slices, strict=True):
             if isinstance(step, slice):
                 continue
-            for span in cuts.get(loop, ()):
+            for span in reversed(cuts.get(loop, ())):
+                step, place = divmod(step, span.size)
                 if span.axis >= 0:
-                    index += step * span.stride * math.prod(lengths[span.axis + 1 :])
-                elif span.stride >= 0 and span.stride != step:
+                    index += place * span.stride * math.prod(lengths[span.axis + 1 :])
+                elif span.stride >= 0 and span.stride != place:
                     return None
         return index
 

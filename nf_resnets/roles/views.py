@@ -35,8 +35,9 @@ _LINEAR = MOVES | {"dot_general", "gather", "mul", "neg", "reduce_sum"}
 class Span(NamedTuple):
     """``size`` steps of ``stride`` along an axis of a leaf.
 
-    Where ``axis`` is -1 there is none: the value repeats along it, or, with a ``stride`` of 0 or
-    more, has the leaf at that one place, as a stack of leaves.
+    A ``stride`` of 0 says that their order is not known. Where ``axis`` is -1 there is none: the
+    value repeats along it, or, with a ``stride`` of 0 or more, has the leaf at that one place, as a
+    stack of leaves.
     """
 
     axis: int
@@ -115,6 +116,8 @@ class Constant:
     rooted: bool = False  # whether the root of a constant is a factor of it
     # the loop that takes it along the first axis of another constant
     turn: tuple[Path, Constant] | None = None
+    # the loop that carries it, with what it begins as
+    carried: tuple[Path, Constant] | None = None
     tried: bool = False  # whether it was computed before
 
     def get(self) -> Any:
@@ -145,6 +148,21 @@ class Constant:
         array = np.asarray(value, np.float64)
         return float(array.flat[0]) if np.all(array == array.flat[0]) else None
 
+    def counted(self) -> tuple[Path, int] | None:
+        """The loop whose turns the value counts as an index, and from where, or None."""
+        each = self
+        while each.equation is not None:
+            name = each.equation.primitive.name
+            if name not in MOVES | {"select_n"}:
+                return None
+            each = each.args[name == "select_n"]  # of i and i + n, where i may be negative, i
+        if each.carried is not None:  # by one a turn, as fori_loop does
+            loop, begin = each.carried[0], each.carried[1].number()
+            return None if begin is None else (loop, int(begin))
+        numbers = None if each.turn is None else each.turn[1].get()
+        start = None if numbers is None else _start_of_range(numbers)
+        return None if start is None or each.turn is None else (each.turn[0], start)
+
     def factor(self, loops: tuple[tuple[Path, int], ...]) -> Factor:
         """The value as a factor of what is in some loops."""
         each: Constant | None = self
@@ -163,6 +181,13 @@ class Constant:
             return self.number()
         value = each.get()
         return None if value is None else np.asarray(value, np.float64).reshape(length, -1)[:, 0]
+
+
+def _start_of_range(numbers: Any) -> int | None:
+    """Where numbers begin that each are one more than the one before, or None."""
+    flat = np.asarray(numbers).reshape(-1)
+    is_range = flat.size > 0 and np.array_equal(flat, flat[0] + np.arange(flat.size))
+    return int(flat[0]) if is_range else None
 
 
 def times(one: Factor, two: Factor, how: str = "mul") -> Factor:
@@ -234,7 +259,10 @@ def _move(
         axes = (*view.axes[: options["axis"]], place, *view.axes[options["axis"] :])
     elif name in ("slice", "split", "pad", "concatenate"):
         view = dataclasses.replace(view, start=view.start + _offset(equation, which, view))
-        axes = tuple(map(_resize, view.axes, shape))
+        starts, steps = [0] * len(shape), [1] * len(shape)
+        if name == "slice":
+            starts, steps = options["start_indices"], options["strides"] or steps
+        axes = tuple(map(_resize, view.axes, shape, starts, steps))
         if name == "concatenate" and before[options["dimension"]] == 1:
             dimension = options["dimension"]
             ahead = sum(var.aval.shape[dimension] for var in equation.invars[:at])
@@ -242,6 +270,13 @@ def _move(
             if view.axes[dimension][0].axis < 0:
                 axes = (*axes[:dimension], place, *axes[dimension + 1 :])
         view = dataclasses.replace(view, exact=view.exact and name != "pad")
+    elif name == "rev":
+        back = sum((before[p] - 1) * _rows(view.axes[p]) for p in options["dimensions"])
+        view = dataclasses.replace(view, start=view.start + back)
+        axes = tuple(
+            _reversed(axis) if p in options["dimensions"] else axis
+            for p, axis in enumerate(view.axes)
+        )
     elif name in ("dynamic_slice", "gather") and at == 0:
         return _index(equation, args, view, shape, loops)
     elif name == "dot_general":
@@ -277,11 +312,26 @@ def _without(axes: tuple[Axis, ...], dropped: Any) -> tuple[Axis, ...]:
     return tuple(axis for p, axis in enumerate(axes) if p not in dropped)
 
 
-def _resize(axis: Axis, size: int) -> Axis:
+def _resize(axis: Axis, size: int, start: int = 0, step: int = 1) -> Axis:
     """An axis of which a part was taken, or to which another was joined."""
-    if math.prod(span.size for span in axis) == size or len(axis) > 1:
+    before = math.prod(span.size for span in axis)
+    if before == size or len(axis) > 1:
         return axis
-    return (axis[0]._replace(size=size),)
+    span = axis[0]
+    if span.axis >= 0:
+        stride = span.stride * step if size < before else 0
+    else:  # the place of one leaf of a stack
+        stride = (span.stride - start) // step if span.stride >= 0 else -1
+    return (Span(span.axis, stride, size),)
+
+
+def _reversed(axis: Axis) -> Axis:
+    """An axis from its end to its begin."""
+    span = axis[0]
+    if len(axis) > 1 or span.axis == span.stride == -1:
+        return _shuffled(axis)
+    turned = -span.stride if span.axis >= 0 else span.size - 1 - span.stride
+    return (span._replace(stride=turned),)
 
 
 def _reshape(axes: Sequence[Axis], shape: tuple[int, ...]) -> tuple[Axis, ...] | None:
@@ -308,6 +358,16 @@ def _reshape(axes: Sequence[Axis], shape: tuple[int, ...]) -> tuple[Axis, ...] |
     return tuple(result)
 
 
+def _shuffled(axis: Axis) -> Axis:
+    """An axis in an order that is not known."""
+    return tuple(span._replace(stride=0) if span.axis >= 0 else span for span in axis)
+
+
+def _rows(axis: Axis) -> int:
+    """By how many steps along the leaf's first axis an axis goes on."""
+    return axis[0].stride if axis[0].axis == 0 and len(axis) == 1 else 0
+
+
 def _is_cut_away(equation: Any, view: View) -> bool:
     """Whether a slice of a stack of leaves lacks this one."""
     if equation.primitive.name != "slice":
@@ -330,10 +390,7 @@ def _offset(equation: Any, which: int, view: View) -> int:
         starts = [before * (p == options["axis"]) for p in range(len(view.axes))]
     else:
         return 0
-    steps = zip(view.axes, starts, strict=True)
-    return sum(
-        start * axis[-1].stride for axis, start in steps if axis[0].axis == 0 and len(axis) == 1
-    )
+    return sum(start * _rows(axis) for axis, start in zip(view.axes, starts, strict=True))
 
 
 def _index(
@@ -347,17 +404,17 @@ def _index(
     sizes, before = equation.params["slice_sizes"], args[0].shape
     axes, turns, start = list(view.axes), view.turns, view.start
     part = [p for p, n in enumerate(sizes) if n < before[p]]
-    fixed = None
-    if len(part) == 1 and equation.primitive.name == "dynamic_slice":
-        index = args[1 + part[0]]
-        fixed = index.number() if isinstance(index, Constant) else None
+    is_slice = equation.primitive.name == "dynamic_slice"
+    place = 1 + part[0] if is_slice and len(part) == 1 else 1
+    index = args[place] if isinstance(args[place], Constant) else Constant()
+    fixed = index.number() if is_slice and len(part) == 1 else None
     if fixed is not None:
-        axis = axes[part[0]]
-        if axis[0].axis == 0 and len(axis) == 1:
-            start += int(fixed) * axis[0].stride
-        axes[part[0]] = _resize(axis, sizes[part[0]])
-    elif len(part) == 1 and sizes[part[0]] == 1 and loops:
-        turns = (*turns, (loops[-1][0], axes[part[0]]))
+        start += int(fixed) * _rows(axes[part[0]])
+        axes[part[0]] = _resize(axes[part[0]], sizes[part[0]])
+    elif len(part) == 1 and sizes[part[0]] == 1 and loops and math.prod(shape) == math.prod(sizes):
+        loop, begin = index.counted() or (loops[-1][0], None)
+        start += (begin or 0) * _rows(axes[part[0]])
+        turns = (*turns, (loop, _shuffled(axes[part[0]]) if begin is None else axes[part[0]]))
         axes[part[0]] = _none(1)
     if equation.primitive.name == "gather":
         numbers = equation.params["dimension_numbers"]
@@ -365,7 +422,10 @@ def _index(
         full = dict(zip(numbers.offset_dims, kept, strict=True))
         free = [q for q in range(len(shape)) if q not in full]
         if turns == view.turns and len(part) == 1 and free:
-            full[free[0]] = view.axes[part[0]]
+            rows, axis = index.get(), view.axes[part[0]]
+            begin = None if rows is None else _start_of_range(rows)
+            start += (begin or 0) * _rows(axis)
+            full[free[0]] = _shuffled(axis) if begin is None else axis
         axes = [full.get(q, _none(n)) for q, n in enumerate(shape)]
     return dataclasses.replace(view, axes=tuple(axes), turns=turns, start=start)
 

@@ -929,6 +929,28 @@ def stacked_with_constants_of_multipliers(p, x):
     return lax.scan(body, x, (p["w1"], p["w2"], p["a"], jnp.arange(1.0, 7.0)))[0]
 
 
+ORDER = "'w1'.*in an order that cannot be followed.*keep="
+
+
+@case(stacked, doubt=ORDER)
+def stacked_and_shuffled(p, x):
+    order = jnp.array([3, 1, 0, 2, 5, 4])
+    return lax.scan(stacked_block, x, (p["w1"][order], p["w2"][order]))[0]
+
+
+@case(stacked, doubt=ORDER)
+def stacked_and_indexed_from_the_end(p, x):
+    def body(i, x):
+        return stacked_block(x, (p["w1"][5 - i], p["w2"][5 - i]))[0]
+
+    return lax.fori_loop(0, 6, body, x)
+
+
+def stacked_block(x, turn):
+    w1, w2 = turn
+    return x + jax.nn.relu(x @ w1) @ w2, None
+
+
 def stack_made_at_run_time(run):
     """Leaves of four blocks, stacked when the network runs."""
     params = {**blocks(two(), 4), "head": f(D, 10)}

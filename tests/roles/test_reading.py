@@ -1,12 +1,23 @@
 """What a network is can be read off its computation, whoever wrote it and whatever it calls it."""
 
+import jax
 import numpy as np
 import pytest
+from jax import lax
 
 from nf_resnets import roles
 from nf_resnets.roles import Role
 from tests.roles.libraries import LIBRARIES
-from tests.roles.networks import CASES, attention, attention_params, on_tokens, split_heads
+from tests.roles.networks import (
+    CASES,
+    D,
+    attention,
+    attention_params,
+    f,
+    on_tokens,
+    split_heads,
+    stacked_block,
+)
 
 pytestmark = pytest.mark.usefixtures("strangers_broadcast")
 
@@ -80,6 +91,41 @@ def test_the_value_is_the_third_layer_of_attention_in_whatever_order_it_is_compu
     case = on_tokens(body, attention_params(), 1, branches="#k,#q #v #o")
     (layers,) = branches_of(roles.read(case.network, case.params, *case.inputs))
     assert layers == ["l0/k", "l0/q", "l0/v", "l0/o"]
+
+
+def scanned(*parts):
+    """Blocks that are scanned part after part."""
+
+    def network(p, x):
+        for part in parts:
+            x, _ = lax.scan(stacked_block, x, jax.tree.map(part, (p["w1"], p["w2"])))
+        return x
+
+    return network
+
+
+def after_the_first(p, x):
+    def block(i, x):
+        return stacked_block(x, (p["w1"][i], p["w2"][i]))[0]
+
+    return lax.fori_loop(1, 6, block, block(0, x))
+
+
+@pytest.mark.parametrize(
+    ("network", "order"),
+    [
+        (scanned(lambda w: w[:2], lambda w: w[2:]), "123456"),
+        (scanned(lambda w: w[3:], lambda w: w[:3]), "456123"),
+        (scanned(lambda w: w[::-1]), "654321"),
+        (scanned(lambda w: w[1::2], lambda w: w[::2]), "415263"),
+        (scanned(lambda w: w.reshape(2, 3, D, D)[1], lambda w: w[:3]), "456123"),
+        (after_the_first, "123456"),
+    ],
+)
+def test_the_slices_of_a_stack_are_in_their_own_order(network, order):
+    params = {"w1": f(6, D, D), "w2": f(6, D, D)}
+    for leaf in roles.read(network, params, f(2, D)).leaves:
+        assert (leaf.branches, leaf.stacked) == (tuple(map(int, order)), 1)
 
 
 def test_alpha_names_the_scalar_of_a_branch():
