@@ -326,6 +326,11 @@ class Reading:
         assert main is not None
         if any(use.kind is Kind.OPAQUE for use in uses):
             self._doubt(at, "reaches a layer on a way that cannot be followed; expected keep=")
+        kinds = {use.kind for use in uses}
+        if kinds & {Kind.BIAS, Kind.SCALAR_BIAS} and kinds & {Kind.WEIGHT, Kind.MULTIPLIER}:
+            self._doubt(
+                at, "is added to data and multiplies them; expected a leaf for each, or keep="
+            )
         dtype = self.trace.program.in_avals[at].dtype
         if main.kind is Kind.WEIGHT and not jnp.issubdtype(dtype, jnp.inexact):
             self._doubt(at, f"is a weight of {dtype}; expected floating-point numbers, or keep=")

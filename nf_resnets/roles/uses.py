@@ -213,7 +213,7 @@ def bias_owner(flow: Flow, use: Use) -> int | None:
     if use.place is Place.SUM and use.branch is not None:
         at = next(reversed(use.branch.in_order), use.node)
     else:
-        at = flow.behind_moves(flow[use.node].preds[0])
+        at = flow.behind_moves(flow.unscaled(flow[use.node].preds[0])[0])
         if use.node not in (node.id for node in flow.ahead(at)):
             return None  # it shifts one of the ways on from there
     is_owner = flow[at].is_layer and use.view.size <= _outputs(flow[at], "NO")

@@ -767,6 +767,24 @@ def rezero(p, x):
     return x + p["alpha"] * (jnp.tanh(x @ p["w1"] + p["b"]) @ p["w2"])
 
 
+@case(
+    on_vectors, two() | {"alpha": f(), "b": f(D)}, branches=TWO,
+    roles={"multiplier": "l0/alpha", "bias": "l0/b"},
+)  # fmt: skip
+def bias_vector_behind_a_multiplier(p, x):
+    return x + (p["alpha"] * (jnp.tanh(x @ p["w1"]) @ p["w2"]) + p["b"])
+
+
+@case(
+    on_vectors,
+    two() | {"s": f(2)},
+    branches=TWO,
+    doubt="'l0/s'.*added to data and multiplies.*keep=",
+)
+def scalars_in_one_leaf(p, x):
+    return x + p["s"][0] * (jnp.tanh((x + p["s"][1]) @ p["w1"]) @ p["w2"])
+
+
 @case(on_vectors, two() | {"alpha": f()}, branches=TWO, roles={"multiplier": "l0/alpha"})
 def dropped(p, x):
     """A choice of zeros is linear in what it chooses from, so that a multiplier may stand there."""
