@@ -224,7 +224,7 @@ def draw(
         digest = hashlib.blake2b(leaf.path.encode(), digest_size=8).digest()
         leaf_key = _folded(key, np.frombuffer(digest, "<u4"))
         if leaf.role is Role.EMBEDDING:
-            drawn = value.shape[-1] ** -0.5 * random.normal(leaf_key, leaf.shape, dtype)
+            drawn = leaf.length("O") ** -0.5 * random.normal(leaf_key, leaf.shape, dtype)
         else:
             drawn = sample(leaf_key, leaf, dtype)
         return cast_like(value, drawn)

@@ -213,7 +213,7 @@ class Reading:
         return _ROLES.get(main.kind, Role.KEEP)
 
     def _role_of_weight(self, at: int, main: Use) -> Role:
-        if self._is_table(at):
+        if self._look_up(at):
             return Role.EMBEDDING
         if main.place in (Place.BRANCH, Place.SUM):
             is_gate = main.branch is not None and main.node in main.branch.gates
@@ -223,13 +223,13 @@ class Reading:
         is_last = main.place is Place.HEAD and main.node not in self.flow.leads_to_layer
         return Role.HEAD if is_last else Role.STEM
 
-    def _is_table(self, at: int) -> bool:
-        """Whether rows of a leaf are looked up, by index or by a product with one-hot tokens."""
-        return any(
-            use.kind is Kind.EMBEDDING
-            or (use.kind is Kind.WEIGHT and is_looked_up(self.flow, use.node))
-            for use in self.uses[at]
-        )
+    def _look_up(self, at: int) -> Use | None:
+        """Where rows of a leaf are looked up, by index or by a product with one-hot tokens."""
+        for use in self.uses[at]:
+            is_product = use.kind is Kind.WEIGHT and is_looked_up(self.flow, use.node)
+            if use.kind is Kind.EMBEDDING or is_product:
+                return use
+        return None
 
     def _owner(self, use: Use) -> int | None:
         """The weight to whose layer a bias vector belongs."""
@@ -305,13 +305,14 @@ class Reading:
     def _axes(self, at: int, main: Use, stacked: int) -> str:
         """A letter for each axis of a weight."""
         shape = self.trace.shapes[at]
-        if main.kind is Kind.EMBEDDING:
-            return "N" * (len(shape) - 2) + "IO"
-        word = list(main.axes)
+        table = self._look_up(at)
+        word = list((table or main).axes)
         word[:stacked] = "N" * stacked
         if word[0] == "?":
             word[0] = "N"
         unknown = [axis for axis, letters in enumerate(word) if letters == "?" or len(letters) > 1]
+        if unknown and table:
+            return "N" * (len(shape) - 2) + "IO"
         if unknown:
             self._doubt(
                 at,
@@ -356,7 +357,7 @@ class Reading:
             shown = " and ".join(f"layer {j} of {m}" for j, m in steps)
             self._doubt(at, f"is {shown} of residual branches; expected a leaf for each")
         places = {use.place for use in layers}
-        if len(places) > 1 and not self._is_table(at):
+        if len(places) > 1 and not self._look_up(at):
             self._doubt(
                 at,
                 f"is a layer of {' and of '.join(sorted(f'the {place}' for place in places))}; "

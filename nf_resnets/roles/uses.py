@@ -66,6 +66,10 @@ def uses_of(trace: Trace, flow: Flow, residuals: Residuals) -> list[list[Use]]:
                 kind = _kind(flow, node, at, derived, view)
                 axes: tuple[str, ...] = ()
                 groups = 1
+                if kind is Kind.EMBEDDING:
+                    sizes = zip(node.options["slice_sizes"], derived.shape, strict=True)
+                    letters = ["I" if part < whole else "O" for part, whole in sizes]
+                    axes = _axes(view, letters, trace.shapes[view.leaf])
                 if kind in (Kind.WEIGHT, Kind.ADAPTER):
                     letters, copies = _letters(node, at, derived), residuals.copies.found[node.id]
                     letters = ["N" if p in copies else c for p, c in enumerate(letters)]

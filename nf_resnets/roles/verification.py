@@ -81,7 +81,7 @@ class _Check:
         given, treedef = jax.tree.flatten(params)
         self.floats = [at for at, value in enumerate(given) if is_float(value)]
         self.random = np.random.default_rng(0)
-        tables = [leaf.shape[-2] for leaf in self.leaves if leaf.role is Role.EMBEDDING]
+        tables = [leaf.length("I") for leaf in self.leaves if leaf.role is Role.EMBEDDING]
         self.num_tokens = min(tables, default=2)
         self.inputs = jax.tree.map(self._input, tuple(inputs))
         self.tries = _TRIES if any(map(_is_key, jax.tree.leaves(self.inputs))) else 1

@@ -10,7 +10,7 @@ import pytest
 from nf_resnets import init, models, roles, schemes
 from tests.init.noted import network_of
 from tests.models.trees import shapes
-from tests.roles.networks import CASES
+from tests.roles.networks import CASES, VOCABULARY, D, feed, feed_params, tokens
 from tests.roles.test_verification import NAMES, TREE, X, filled, network
 
 pytestmark = pytest.mark.usefixtures("strangers_broadcast")
@@ -68,3 +68,22 @@ def test_the_constants_of_the_forward_pass_are_seen(depth):
     constants = scheme.constants(model.num_branches)
     np.testing.assert_array_equal(found.T, [constants.residual, constants.identity])
     jax.eval_shape(lambda tree: init.rescalenet(tree, len(found), rules=role_map), params)
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        lambda table, t: jax.nn.one_hot(t, VOCABULARY) @ table.T,
+        lambda table, t: jnp.moveaxis(table[:, t], 0, -1),
+    ],
+    ids=["product", "index"],
+)
+def test_the_vectors_of_a_transposed_table_are_drawn_by_their_length(look_up):
+    def network(params, t):
+        x = look_up(params["table"], t)
+        return x + feed(params, x)
+
+    params = {"table": jax.ShapeDtypeStruct((D, VOCABULARY), jnp.float32), **feed_params()}
+    role_map = roles.read(network, params, tokens())
+    table = init.he(params, jax.random.key(0), rules=role_map)["table"]
+    np.testing.assert_allclose(table.std() * D**0.5, 1, atol=0.1)
