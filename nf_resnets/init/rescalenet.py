@@ -152,9 +152,16 @@ def _deviation(leaf: Leaf, fractions: np.ndarray, kept: np.ndarray, *, published
         return he
     own = np.asarray(leaf.branches) - 1
     stds = he * fractions[own] ** (1 / (2 * leaf.m)) * kept[own] ** 0.5
+    rows = stds.reshape(leaf.count, -1) if len(stds) % leaf.count == 0 else stds[None]
+    if not np.allclose(rows, rows[:, :1]) or len(rows) < leaf.count:
+        raise ValueError(
+            f"leaf {leaf.path!r} {list(leaf.shape)} is in the residual branches "
+            f"{', '.join(map(str, leaf.branches))}, each of which has a standard deviation of its "
+            "own; expected a weight, or a slice of one, for each branch."
+        )
     if not leaf.stacked:
-        return float(stds[0])
-    return stds.reshape(leaf.shape[: leaf.stacked] + (1,) * len(leaf.own_shape))
+        return float(rows[0, 0])
+    return rows[:, 0].reshape(leaf.shape[: leaf.stacked] + (1,) * len(leaf.own_shape))
 
 
 def _rates(dropout: float | Sequence[float], depth: int) -> np.ndarray:

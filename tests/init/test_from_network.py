@@ -87,3 +87,17 @@ def test_the_vectors_of_a_transposed_table_are_drawn_by_their_length(look_up):
     role_map = roles.read(network, params, tokens())
     table = init.he(params, jax.random.key(0), rules=role_map)["table"]
     np.testing.assert_allclose(table.std() * D**0.5, 1, atol=0.1)
+
+
+def test_rescalenet_refuses_a_weight_of_branches_that_differ():
+    constants = schemes.get("rescalenet").constants(2)
+
+    def network(params, x):
+        for identity, residual in zip(constants.identity, constants.residual, strict=True):
+            x = identity * x + residual * feed(params, x)
+        return x
+
+    params = filled(feed_params())
+    role_map = roles.read(network, params, jax.ShapeDtypeStruct((2, D), jnp.float32))
+    with pytest.raises(ValueError, match="'down'.* branches 1, 2, each of which has"):
+        init.rescalenet(params, 2, rules=role_map)
