@@ -48,11 +48,19 @@ def _stacks(title: str, role_map: RoleMap, decoder: str) -> dict[bool, int]:
                 "expected a feed-forward branch, or attention with 4 weights."
             )
     layers: dict[bool, int] = {}
+    attentions = 0  # of the encoder
     for branch in role_map.branches:
         side = re.search(decoder, branch.name) is not None
         layers[side] = layers.get(side, 0) + (branch.m == 2)
+        attentions += branch.m == 4 and not side
     if decoder != DECODER and True not in layers:
         raise ValueError(f"decoder={decoder!r} matches no residual branch.")
+    if attentions > layers.get(False, 0) > 0:
+        raise ValueError(
+            f"{attentions} attention and {layers[False]} feed-forward branches found in paths that "
+            f"decoder={decoder!r} does not match; expected as many of both in an encoder, and "
+            "decoder= to match the branches of a decoder."
+        )
     if not all(layers.values()):
         raise ValueError("attention without feed-forward branches found in a stack.")
     return layers

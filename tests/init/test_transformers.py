@@ -115,6 +115,14 @@ def test_what_does_not_fit_is_refused():
         init.deepnorm(params, DEPTH)
     with pytest.raises(ValueError, match="decoder='nowhere' matches no residual branch"):
         init.t_fixup(params, DEPTH, decoder="nowhere")
+    renamed = {"Decoder_0": params["decoder"], "Encoder_0": params["encoder"]}
+    rules = Rules(
+        branch=r"(\w+)_0/layers/(\w+)/(\w+)/kernel$", stacked="/layers/",
+        order=("Encoder", "Decoder", "query", "key", "value", "out", "linear_1", "linear_2"),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="8 attention and 5 feed-forward branches found"):
+        init.t_fixup(renamed, DEPTH, rules=rules)
+    init.t_fixup(renamed, DEPTH, rules=rules, decoder="Decoder")
     convs = {f"conv_{j}": np.ones((3, 3, 4, 4)) for j in (1, 2, 3)}
     with pytest.raises(ValueError, match="branch 'block' has m = 3 layers"):
         init.t_fixup({"block": convs}, 1, rules=Rules(branch=r"(block)/conv_(\d)"))
