@@ -210,7 +210,9 @@ class Transformer(nn.Module):
     @property
     def depths(self) -> tuple[int, int]:
         """``N`` of the encoder and of the decoder."""
-        return self.encoder_layers or self.num_layers, self.decoder_layers or self.num_layers
+        given = self.encoder_layers, self.decoder_layers
+        encoder, decoder = (self.num_layers if each is None else each for each in given)
+        return encoder, decoder
 
     @property
     def num_branches(self) -> int:

@@ -206,6 +206,13 @@ def test_the_base_model_has_the_published_size():
     assert count == pytest.approx(65e6, rel=0.03)
 
 
+@pytest.mark.parametrize(("lacking", "branches"), [("encoder_layers", 9), ("decoder_layers", 4)])
+def test_a_stack_may_have_no_layers(lacking, branches):
+    model = small(**{lacking: 0})
+    assert model.num_branches == branches
+    assert roles.assign(shapes(model)["params"]).num_branches == branches
+
+
 def test_dropout_is_in_training_only_and_of_its_rate():
     model, without = small(PLAIN, dropout=0.25), small(PLAIN)
     params = random_params(model)
