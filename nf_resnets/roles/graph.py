@@ -193,7 +193,9 @@ class Graph:
             elif isinstance(x, Derived):
                 slices.append(x.turn(path))
             else:
-                slices.append(Constant(rooted=x.rooted, turn=(path, x)))
+                slices.append(
+                    Constant(rooted=x.rooted, turn=(path, x), backwards=options["reverse"])
+                )
         given = [*args[:consts], *carry, *slices]
         out = self.walk(options["jaxpr"], given, inside, path)
         stacked = [

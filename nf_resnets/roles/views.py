@@ -116,6 +116,7 @@ class Constant:
     rooted: bool = False  # whether the root of a constant is a factor of it
     # the loop that takes it along the first axis of another constant
     turn: tuple[Path, Constant] | None = None
+    backwards: bool = False  # whether that loop begins with the last slice
     # the loop that carries it, with what it begins as
     carried: tuple[Path, Constant] | None = None
     tried: bool = False  # whether it was computed before
@@ -164,11 +165,12 @@ class Constant:
         return None if start is None or each.turn is None else (each.turn[0], start)
 
     def factor(self, loops: tuple[tuple[Path, int], ...]) -> Factor:
-        """The value as a factor of what is in some loops."""
+        """The value as a factor of what is in some loops, turn after turn."""
         each: Constant | None = self
-        length = 0
+        length, step = 0, 1
         while each is not None and each.value is None:
             if each.turn is not None:
+                step = -1 if each.backwards else 1
                 loop, each = each.turn
                 length = dict(loops).get(loop, 0)
                 break
@@ -180,7 +182,9 @@ class Constant:
         if not length or each is None:
             return self.number()
         value = each.get()
-        return None if value is None else np.asarray(value, np.float64).reshape(length, -1)[:, 0]
+        if value is None:
+            return None
+        return np.asarray(value, np.float64).reshape(length, -1)[::step, 0]
 
 
 def _start_of_range(numbers: Any) -> int | None:

@@ -938,6 +938,16 @@ def stacked_with_constants(p, x):
     return lax.scan(body, x, (p["w1"], p["w2"], jnp.arange(1.0, 7.0)))[0]
 
 
+@case(stacked, scales=[(1.0, k, 1.0) for k in range(6, 0, -1)])
+def stacked_with_constants_from_the_end(p, x):
+    def body(x, turn):
+        w1, w2, scale = turn
+        return x + scale * (jax.nn.relu(x @ w1) @ w2), None
+
+    stacks = p["w1"], p["w2"], jnp.arange(1.0, 7.0)
+    return lax.scan(body, x, stacks, reverse=True)[0]
+
+
 @case(stacked, {"a": f(6)}, roles={"multiplier": "a"}, scales=[(0.5, k, 1.0) for k in range(1, 7)])
 def stacked_with_constants_of_multipliers(p, x):
     def body(x, turn):
