@@ -96,7 +96,7 @@ def lsuv(
 
 def _with_unit_variance(equation: Any, args: Any, place: Place) -> tuple[jax.Array, jax.Array]:
     (y,) = evaluate(equation, args)
-    variance = y.astype(jnp.float32).var()
+    variance = y.astype(jnp.promote_types(y.dtype, jnp.float32)).var()
     # Of an output that is constant nothing can be said: its weight stays as it is. (What is not
     # finite must not pass for constant.)
     factor = jnp.where(variance == 0, 1.0, lax.rsqrt(jnp.maximum(variance, 1e-30)))

@@ -234,7 +234,7 @@ def _centered(equation: Any, args: list[Any], place: Place) -> tuple[jax.Array, 
     lengths = [(span.size * (span.axis >= 0), span.axis) for span in spans]
     channels = lengths.index(max(lengths))
     others = [axis for axis in range(x.ndim) if axis != channels]
-    bias = -x.astype(jnp.float32).mean(axis=tuple(others))
+    bias = -x.astype(jnp.promote_types(x.dtype, jnp.float32)).mean(axis=tuple(others))
     return x + jnp.expand_dims(bias, others).astype(args[place.operand].dtype), bias
 
 

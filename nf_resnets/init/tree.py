@@ -172,8 +172,8 @@ def with_deviation(leaf: Leaf, old: Any, std: Any) -> Any:
 def _rms(numpy: Any, values: Any, axes: tuple[int, ...]) -> Any:
     # Of the largest number first, for the square of a small one would be 0 in float32.
     largest = numpy.max(numpy.abs(values), axis=axes, keepdims=True)
-    divisor = numpy.where(largest == 0, 1, largest).astype(values.dtype)
-    squares = numpy.square(values / divisor)
+    divisor = numpy.where(largest == 0, 1, largest).astype(largest.dtype)
+    squares = numpy.square(numpy.abs(values) / divisor)
     return largest * numpy.sqrt(numpy.mean(squares, axis=axes, keepdims=True))
 
 

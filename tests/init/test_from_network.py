@@ -101,3 +101,18 @@ def test_rescalenet_refuses_a_weight_of_branches_that_differ():
     role_map = roles.read(network, params, jax.ShapeDtypeStruct((2, D), jnp.float32))
     with pytest.raises(ValueError, match="'down'.* branches 1, 2, each of which has"):
         init.rescalenet(params, 2, rules=role_map)
+
+
+def test_complex_weights_have_the_deviation_of_their_lengths():
+    drawn = np.random.default_rng(0).normal(size=(3, 8, 8, 2)).astype(np.float32) @ [1, 1j]
+    first, second, x = drawn.astype(np.complex64)
+    rules = init.Rules(branch=r"(block)/w_(\d)")
+    tree = {"block": {"w_1": first, "w_2": second}}
+
+    def network(params, x):
+        return x @ params["block"]["w_1"] @ params["block"]["w_2"]
+
+    weight = init.rescalenet(tree, 1, rules=rules)["block"]["w_1"]
+    np.testing.assert_allclose(np.mean(np.abs(weight) ** 2), 2 / 8 * 0.5**0.5, rtol=1e-5)
+    scaled = init.lsuv(tree, network=network, inputs=(x,), rules=rules)
+    np.testing.assert_allclose(np.var(network(scaled, x)), 1, rtol=1e-5)
