@@ -134,7 +134,9 @@ def _kind(flow: Flow, node: Node, at: int, derived: Derived, view: View) -> Kind
             return Kind.STATISTIC  # x minus a running mean, divided by the root of a leaf
         if flow.follows_norm(node.preds[0]):
             return Kind.NORM_SHIFT
-        return (Kind.SCALAR_BIAS if view.linear else Kind.OTHER) if is_scalar else Kind.BIAS
+        is_factor = view.size < max(other.size for other in derived.views)  # of a bias vector
+        is_bias = view.linear and not is_factor
+        return (Kind.SCALAR_BIAS if is_bias else Kind.OTHER) if is_scalar else Kind.BIAS
     if node.name in ("mul", "div"):
         if long_axes > 1 and any(flow[user].name == "reduce_sum" for user in flow.users[node.id]):
             return Kind.OPAQUE  # a layer that is written as a product and a sum
