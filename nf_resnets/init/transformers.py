@@ -109,7 +109,8 @@ def t_fixup(
 
     Raises:
       ValueError: if a branch contains a norm, has neither 2 nor 4 layers, or two of which the
-        second does not take what the first gives (as where query, key and value are one weight).
+        second does not take what the first gives (as where query, key and value are one weight),
+        or ``decoder`` does not match a decoder with cross-attention.
 
     Source: Huang, Perez, Ba, Volkovs, *Improving Transformer Optimization Through Better
     Initialization*, ICML 2020.
