@@ -1,8 +1,8 @@
-"""Signal propagation: how large the two paths of every residual block are, forward and backward.
+"""Signal propagation: how large the two paths of every residual block are.
 
 The quantities that the papers argue with: the second moment of skip, branch and their sum, which
 part of the sum is the branch's, how much of it is the same for all images (the channels' means),
-how correlated the two paths are, and how large the gradient is that reaches each block's input.
+and how correlated the two paths are.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from nf_resnets.analysis.observe import Activations, Network, observe, slopes
+from nf_resnets.analysis.observe import Activations, Network, observe
 
 
 class Moments(NamedTuple):
@@ -110,32 +109,6 @@ def eta(activations: Sequence[Activations]) -> jax.Array:
     of = signal_of(activations)
     skip, branch, total = (each.variance for each in (of.skip, of.branch, of.sum))
     return 100 * jnp.abs((skip + branch - total) / total)
-
-
-def gradient_norms(
-    network: Network, params: Any, *inputs: Any, labels: jax.Array, **answers: Any
-) -> jax.Array:
-    r"""``||dl / dx_{k-1}||`` at every block's input, the L2 norm over the whole batch.
-
-    ``l`` is the mean cross-entropy of the labels. A head of zeros, as Fixup's, lets no gradient
-    through: see :func:`nf_resnets.analysis.random_head`.
-
-    The other arguments are those of :func:`nf_resnets.analysis.observe`.
-
-    Returns:
-      float32 ``[L]``, the blocks in order from the input.
-
-    Example:
-      >>> network = lambda w, x: x + jnp.maximum(x @ w, 0) @ w
-      >>> gradient_norms(network, jnp.eye(2), jnp.ones((1, 2)), labels=jnp.array([0])).tolist()
-      [1.4142]
-    """
-
-    def loss(logits: jax.Array) -> jax.Array:
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-    _, _, gradients = slopes(loss, network, params, *inputs, **answers)
-    return jnp.stack([jnp.linalg.norm(g.input.astype(jnp.float32).ravel()) for g in gradients])
 
 
 def quotient(part: jax.Array, whole: jax.Array) -> jax.Array:
