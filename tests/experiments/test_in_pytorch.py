@@ -77,7 +77,7 @@ def batch_in_torch(run, index):
 
 def fixup_in_torch(run):
     """The network of a run with Fixup, and its step."""
-    network = torch_networks.build("wrn-10-1", 10, run.params, "cpu")
+    network = torch_networks.build("wrn-10-1", run.params, "cpu")
     optimizer = torch_networks.make_optimizer(
         network, learning_rate=run.point["peak_lr"], weight_decay=run.point["weight_decay"]
     )
@@ -144,13 +144,16 @@ def logits_of(leaves, images, factor):
         ("skipinit", 1, 0.1, 1e-5),
         ("skipinit_slow", 1, 0.01, 1e-5),
         ("batchnorm", 1, 0.1, 3e-4),
-        ("sqrt_half", 0.5**0.5, 0.1, 2e-5),
+        ("sqrt_half", 0.5**0.5, 0.1, 1e-4),
         ("lsuv", 1, 0.1, 1e-4),
         ("alpha_one", 1, 0.1, 3e-5),
     ],
 )
 def test_the_first_steps_of_the_other_schemes(dataset, scheme, factor, alpha_rate, rtol):
-    """The tolerances are three to fifty times what is seen; rounding grows, most with BatchNorm."""
+    """The tolerances are three to fifty times what is seen; rounding grows, most with BatchNorm.
+
+    It depends on the processor: with sqrt_half 2.4e-5 has been seen.
+    """
     run = run_of(dataset, scheme)
     leaves = torch_networks.leaves_of(run.params, (1, 1, 1))
     leaves = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
