@@ -23,6 +23,16 @@ ResNet-32 on CIFAR-10 for ten epochs with a weight decay of 5e-3: an hour on two
 laptop` trains a narrow ResNet-32 on the 8x8 digits for 1,200 steps, weight decay 5e-3, since its
 effect grows with the number of steps; two to four minutes on two cores.
 
+Full trainings, whose criteria are fixed before them: the ResNet-20 of `fixup_table1_resnet110
+--scale cifar`, 20 epochs, its rates, draw and order, a weight decay of 5e-4, seeds 2 and 3;
+`--scale cifar --grid scheme=rescalenet_with_multipliers model=cifar-resnet-20 epochs=20
+peak_lr=0.1 schedule=step draw=fan_out weight_decay=5e-4 seed=2,3` here, BatchNorm there. The
+multipliers grow if all are above 1 at the end, deeper blocks get more weight if multiplier and
+block have a rank correlation above 0.5, and the variance is in a proper range if the last block's
+`Var` ends within a factor of 10 of its start, each in both seeds. RescaleNet matches BatchNorm if
+their mean test errors differ by less than the larger standard deviation of the two, or by half a
+point.
+
 Not as published: CIFAR-10, and its usual weight decay instead of 1e-4; basic blocks of two layers
 instead of bottlenecks of three; a constant rate, without warm-up; no dropout.
 """
