@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import re
@@ -164,14 +165,19 @@ def group_words(group: roles.Group) -> list[str]:
 
 
 def scheme_numbers(name: str, results: tuple[Result, ...]) -> str:
-    """The rows of the committed tables that are about a scheme."""
-    parts = [
-        f"{result.title} {{ref}}`Whole table <results-{result.name}>`, by\n"
-        f"`{result.command}`:\n\n```text\n{lines}\n```\n"
-        for result in results
-        if (lines := lines_of(result, lambda cell: name in schemes_of(cell)))
-    ]
-    return "\n".join(parts) or "No experiment of this library has run it yet.\n"
+    """The rows of the committed tables that are about a scheme, by experiment."""
+    parts: list[str] = []
+    for title, of_one in itertools.groupby(results, lambda result: result.title):
+        tables = [
+            f"{{ref}}`{result.name} <results-{result.name}>`:\n\n```text\n{lines}\n```"
+            for result in of_one
+            if (lines := lines_of(result, lambda cell: name in schemes_of(cell)))
+        ]
+        parts += [f"**{title}**", *tables] if tables else []
+    if not parts:
+        return "No experiment of this library has run it yet.\n"
+    lead = "Each name leads to the whole table, its settings, and the command that makes it again."
+    return "\n\n".join([lead, *parts]) + "\n"
 
 
 def _exported(function: Any) -> str | None:
