@@ -6,98 +6,60 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from experiments.untrained import forward
 from nf_resnets import analysis, schemes
 from nf_resnets.models import architectures
 from tests.models.smallest import example, smallest
-from tests.models.trees import quick_jit, random_like
+from tests.models.trees import images, quick_jit, random_like, random_variables, shapes
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)), jnp.float32)
 
 
-def started(model, *inputs):
-    """Variables with random weights; nothing is compiled."""
-    return random_like(jax.eval_shape(model.init, jax.random.key(0), *inputs), 0, 2**0.5)
+def dense_block(x, layers):
+    a, b, c, d = layers
+    return x + (jax.nn.relu(x @ a + b) @ c + d), None
 
 
-class Block(nn.Module):
-    @nn.compact
-    def __call__(self, x, _=None):
-        h = nn.relu(nn.Dense(5)(x))
-        return x + nn.Dense(4)(h), None
-
-
-class Scanned(nn.Module):
-    remat: bool = False
-    reverse: bool = False
-
-    @nn.compact
-    def __call__(self, x):
-        blocks = nn.scan(
-            nn.remat(Block) if self.remat else Block, variable_axes={"params": 0},
-            split_rngs={"params": True}, length=3, reverse=self.reverse,
-        )  # fmt: skip
-        return nn.Dense(2)(blocks(name="blocks")(x, None)[0])
-
-
-def linen(**options):
-    model = Scanned(**options)
-    params = started(model, X)["params"]
-    dense, order = params["blocks"], slice(None, None, -1) if options.get("reverse") else slice(3)
-    stacks = [dense[f"Dense_{n}"][name] for n in (0, 1) for name in ("kernel", "bias")]
-    layers = list(zip(*(stack[order] for stack in stacks), strict=True))
-    return lambda params, x: model.apply({"params": params}, x), params, layers, params["Dense_0"]
-
-
-def plain():
-    """A list of blocks, and a name of no meaning for each weight."""
+@pytest.mark.parametrize("form", ["list", "scan", "remat", "reverse"])
+def test_a_strangers_network_is_looked_into_without_a_change(form):
+    """Three blocks of two layers, whose weights' names have no meaning."""
     rng = np.random.default_rng(1)
-    layers = [
-        tuple(
-            jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((4, 5), (1, 5), (5, 4), (1, 4))
-        )
-        for _ in range(3)
-    ]
-    head = {"kernel": jnp.asarray(rng.normal(size=(4, 2)), jnp.float32), "bias": jnp.zeros((1, 2))}
+
+    def draw(*shape):
+        return rng.normal(size=shape).astype("f4")
+
+    layers = [tuple(draw(*shape) for shape in ((4, 5), (1, 5), (5, 4), (1, 4))) for _ in range(3)]
+    kernel, bias, u = draw(4, 2), draw(1, 2), np.array([1.0, -2.0], np.float32)
+    blocks = layers if form == "list" else jax.tree.map(lambda *each: np.stack(each), *layers)
 
     def network(params, x):
-        for a, b, c, d in params["blocks"]:
-            x = x + jax.jit(lambda h, a=a, b=b, c=c, d=d: jax.nn.relu(h @ a + b) @ c + d)(x)
-        return x @ params["head"]["kernel"] + params["head"]["bias"]
+        blocks, kernel, bias = params
+        if form == "list":
+            for each in blocks:
+                x, _ = jax.jit(dense_block)(x, each)
+        else:
+            one = jax.checkpoint(dense_block) if form == "remat" else dense_block
+            x, _ = jax.lax.scan(one, x, blocks, reverse=form == "reverse")
+        return x @ kernel + bias
 
-    return network, {"blocks": layers, "head": head}, layers, head
-
-
-STRANGERS = {
-    "plain": plain, "scan": linen,
-    "remat": functools.partial(linen, remat=True),
-    "reverse": functools.partial(linen, reverse=True),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("make", STRANGERS.values(), ids=STRANGERS)
-def test_a_strangers_network_is_looked_into_without_a_change(make):
-    network, params, *by_hand = make()
-    layers, head = jax.tree.map(np.asarray, by_hand)
-    u = np.array([1.0, -2.0], np.float32)
-    outputs, blocks, gradients = quick_jit(
+    outputs, found, gradients = quick_jit(
         lambda params: analysis.slopes(lambda z: (z @ u).sum(), network, params, X)
-    )(params)
+    )((blocks, kernel, bias))
     # The same by hand, and backwards by the transposes.
+    layers = layers[::-1] if form == "reverse" else layers
     x, hidden = np.asarray(X), []
-    assert len(blocks) == 3
-    for (a, b, c, d), block in zip(layers, blocks, strict=True):
+    assert len(found) == 3
+    for (a, b, c, d), at in zip(layers, found, strict=True):
         hidden.append(x @ a + b > 0)
         branch = np.where(hidden[-1], x @ a + b, 0) @ c + d
         expected = analysis.Activations(x, x, branch, x + branch)
         # Float32 sums of five products.
         jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5),
-                     block, expected)  # fmt: skip
+                     at, expected)  # fmt: skip
         x = x + branch
-    np.testing.assert_allclose(outputs, x @ head["kernel"] + head["bias"], rtol=1e-5, atol=1e-5)
-    slope = np.broadcast_to(head["kernel"] @ u, x.shape)
+    np.testing.assert_allclose(outputs, x @ kernel + bias, rtol=1e-5, atol=1e-5)
+    slope = np.broadcast_to(kernel @ u, x.shape)
     for (a, _, c, _), active, gradient in zip(
         layers[::-1], hidden[::-1], gradients[::-1], strict=True
     ):
@@ -117,14 +79,11 @@ PAIRS = [
 @pytest.mark.parametrize(("name", "scheme"), PAIRS)
 def test_each_block_begins_where_the_one_before_ends(name, scheme):
     """Also where a shortcut's layer stands behind the block's first norm, bias or activation."""
-    images = jnp.asarray(np.random.default_rng(0).normal(size=(2, SIDE, SIDE, 3)), jnp.float32)
-    model = smallest(name, scheme)
-    variables = started(model, images)
+    x, model = images(0, 2, SIDE, SIDE, 3), smallest(name, scheme)
+    variables = random_variables(model, 0, (SIDE, SIDE, 3), branch=1.0)
     stats = {name: tree for name, tree in variables.items() if name == "batch_stats"}
     network = forward(model, stats)
-    _, blocks = quick_jit(lambda params: analysis.observe(network, params, images))(
-        variables["params"]
-    )
+    _, blocks = quick_jit(lambda params: analysis.observe(network, params, x))(variables["params"])
     assert len(blocks) == model.num_branches
     merged = schemes.get(scheme).anatomy.norm_place == "merge"
     for before, block in zip(blocks, blocks[1:], strict=False):
@@ -145,7 +104,7 @@ def test_each_block_begins_where_the_one_before_ends(name, scheme):
 def test_a_transformers_branches_are_the_encoders_then_the_decoders():
     source, target = example("transformer", 2)
     model = smallest("transformer", "plain")
-    params = started(model, source, target)["params"]
+    params = random_like(shapes(model)["params"], 0)
     network = forward(model)
     look = functools.partial(analysis.observe, network)
     _, blocks = quick_jit(look)(params, source, target)
@@ -184,7 +143,7 @@ def test_the_gradient_at_parallel_branches_is_that_through_all_of_them():
 
     def block(params, h):
         a, b, c, d = params
-        return h + nn.relu(h @ a) @ b + nn.relu(h @ c) @ d
+        return h + jax.nn.relu(h @ a) @ b + jax.nn.relu(h @ c) @ d
 
     def readout(outputs):
         return jnp.sin(outputs).sum()
