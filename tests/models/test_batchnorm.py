@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from nf_resnets.models.layers import GhostBatchNorm, GroupNorm
+from tests.models.reference import numpy_norm
 from tests.models.trees import assert_close, images, quick_jit, random_variables
 
 FLOAT32 = 1e-5
-EPSILON = 1e-5
 
 
 def train(variables, x, groups, **options):
@@ -21,20 +21,15 @@ def train(variables, x, groups, **options):
     return y, updated["batch_stats"]
 
 
-def reference(variables, x, groups, momentum=0.9):
-    """Each slice by itself, in a loop."""
-    params, stats = variables["params"], variables["batch_stats"]
-    outputs, means, unbiased = [], [], []
+def reference(variables, x, groups):
+    """Each slice by itself, in a loop; the running statistics follow the mean over the slices."""
+    outputs, running = [], []
     for part in np.split(x.astype(np.float64), groups):
-        mean, var = part.mean((0, 1, 2)), part.var((0, 1, 2))
-        outputs.append((part - mean) / np.sqrt(var + EPSILON) * params["scale"] + params["bias"])
-        means.append(mean)
-        unbiased.append(part.reshape(-1, part.shape[-1]).var(axis=0, ddof=1))
-    new = {
-        "mean": momentum * stats["mean"] + (1 - momentum) * np.mean(means, axis=0),
-        "var": momentum * stats["var"] + (1 - momentum) * np.mean(unbiased, axis=0),
-    }
-    return np.concatenate(outputs), new
+        stats = {"norm": jax.tree.map(np.float64, variables["batch_stats"])}
+        params = {"norm": variables["params"]}
+        outputs.append(numpy_norm(part, params, stats, "norm", "batchnorm", train=True))
+        running.append(stats["norm"])
+    return np.concatenate(outputs), jax.tree.map(lambda *each: np.mean(each, axis=0), *running)
 
 
 def case(*shape, seed=0):
