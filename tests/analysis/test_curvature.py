@@ -6,11 +6,12 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from experiments.untrained import OneStage, digits_batch, forward
 from nf_resnets.analysis import curvature
-from nf_resnets.models.conv import conv
-from tests.models.trees import quick_jit
+from tests.models.trees import quick_jit, random_variables
 
 # Sums of a few hundred float32 products: 1e-6 each, relative to the largest eigenvalue.
 FLOAT32 = 1e-5
@@ -54,22 +55,14 @@ def test_an_early_end_makes_up_no_eigenvalue(eigenvalues):
 
 def network():
     """A residual network with convolutions of ours, whose backward pass is their own."""
-    rng = np.random.default_rng(1)
-
-    def draw(*shape):
-        return np.float32(0.5 * rng.standard_normal(shape))
-
-    params = {"stem": draw(3, 3, 1, 3), "branch": draw(3, 3, 3, 3), "head": draw(3, 4)}
-    labels = np.eye(4, dtype=np.float32)[rng.integers(0, 4, 8)]
-    images = draw(8, 4, 4, 1)
+    images, labels = digits_batch(8)
+    model = OneStage(1, 2, "fixup")
 
     def loss(params):
-        x = conv(images, params["stem"])
-        x = x + conv(jax.nn.softplus(x), params["branch"])
-        logits = x.mean(axis=(1, 2)) @ params["head"]
-        return -(jax.nn.log_softmax(logits) * labels).sum(axis=1).mean()
+        logits = forward(model)(params, images)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    return loss, params
+    return loss, random_variables(model, 1, image_shape=(8, 8, 1), branch=1.0)["params"]
 
 
 def test_the_largest_curvature_is_that_of_the_dense_hessian():
