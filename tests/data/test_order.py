@@ -8,25 +8,17 @@ import pytest
 from nf_resnets.data import batch_indices, epoch_order
 
 
-def test_epochs_and_seeds_differ_and_repeat():
-    orders = {
-        (seed, epoch): tuple(epoch_order(seed, epoch, 50).tolist())
-        for seed in (0, 1, 2**32 - 1)
-        for epoch in range(3)
-    }
-    assert len(set(orders.values())) == len(orders)
-    for (seed, epoch), order in orders.items():
-        assert order == tuple(epoch_order(seed, epoch, 50).tolist())
-
-
 def test_order_is_pinned():
     # A change of the stream would let a resumed run see other examples than before the upgrade.
     assert epoch_order(0, 0, 10).dtype == jnp.int32
-    assert epoch_order(0, 0, 10).tolist() == PINNED[0]
-    assert epoch_order(7, 2, 10).tolist() == PINNED[1]
+    where = (0, 0), (0, 1), (7, 2), (2**32 - 1, 2)
+    assert [epoch_order(seed, epoch, 10).tolist() for seed, epoch in where] == PINNED
 
 
-PINNED = ([0, 8, 2, 4, 1, 7, 9, 5, 3, 6], [8, 4, 3, 2, 1, 5, 7, 6, 9, 0])
+PINNED = [
+    [0, 8, 2, 4, 1, 7, 9, 5, 3, 6], [0, 3, 9, 5, 1, 8, 4, 6, 2, 7],
+    [8, 4, 3, 2, 1, 5, 7, 6, 9, 0], [5, 3, 6, 9, 7, 0, 8, 1, 4, 2],
+]  # fmt: skip
 
 
 def test_batch_is_the_slice_of_the_step():
