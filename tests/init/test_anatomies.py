@@ -8,15 +8,11 @@ from tests.models.smallest import smallest
 from tests.models.trees import shapes
 
 
-def _leaves(architecture, scheme):
-    return roles.assign(shapes(smallest(architecture, scheme))["params"]).leaves
-
-
 def _count(architecture, scheme, role, ending=""):
     """How many arrays of a role there are, those of stacked blocks counted one by one."""
     return sum(
         leaf.count
-        for leaf in _leaves(architecture, scheme)
+        for leaf in roles.assign(shapes(smallest(architecture, scheme))["params"]).leaves
         if leaf.role is role and leaf.path.endswith(ending)
     )
 
@@ -42,13 +38,3 @@ def _count(architecture, scheme, role, ending=""):
 )
 def test_how_many_norms_there_are(scheme, architecture, norms):
     assert _count(architecture, scheme, Role.NORM, "scale") == norms
-
-
-def test_rezero_is_skipinit_without_biases():
-    for architecture in ("wrn", "cifar-resnet", "transformer"):
-        branches = smallest(architecture, "rezero").num_branches
-        assert _count(architecture, "rezero", Role.ALPHA) == branches
-    biases = [leaf.path for leaf in _leaves("wrn", "rezero") if leaf.path.endswith("/bias")]
-    assert biases == ["head/bias"]
-    biases = [leaf.path for leaf in _leaves("wrn", "skipinit") if leaf.path.endswith("/bias")]
-    assert len(biases) == 16  # stem, head, two shortcuts, two for each first block and rest
