@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import fixup_table2_imagenet, imagenet, rescale_imagenet
+from experiments import fixup_table2_imagenet, imagenet
 from nf_resnets import data, models, optim, training, translation
 from nf_resnets.sweep import image_task
 from nf_resnets.sweep.settings import make
@@ -46,16 +46,12 @@ def of_fit(scheme, monkeypatch):
     return error.value.args[0](HYPER)
 
 
-def of_streamed(module):
+def of_streamed(scheme, monkeypatch):
     """The optimizer of a run of an experiment on streamed images."""
-
-    def optimizer(scheme, monkeypatch):
-        point = module.SCALES["smoke"][0] | {"scheme": scheme, "weight_decay": 0.5}
-        split = SimpleNamespace(num_examples=320)
-        encoded = SimpleNamespace(splits={"train": split}, num_classes=10)
-        return imagenet.setup(lambda _: {}, point, encoded).optimizer(HYPER)
-
-    return optimizer
+    point = fixup_table2_imagenet.SCALES["smoke"][0] | {"scheme": scheme, "weight_decay": 0.5}
+    split = SimpleNamespace(num_examples=320)
+    encoded = SimpleNamespace(splits={"train": split}, num_classes=10)
+    return imagenet.setup(lambda _: {}, point, encoded).optimizer(HYPER)
 
 
 SCHEMES = ("fixup", "skipinit", "rescalenet", "batchnorm")
@@ -71,8 +67,7 @@ ENTRIES = {
     ),
     "sweep": (of_sweep, SCHEMES + PUBLISHED),
     "trained": (of_fit, SCHEMES + PUBLISHED),
-    "fixup_table2_imagenet": (of_streamed(fixup_table2_imagenet), ("fixup",)),
-    "rescale_imagenet": (of_streamed(rescale_imagenet), ("rescalenet",)),
+    "experiments.imagenet": (of_streamed, ("fixup", "rescalenet")),
 }
 CASES = [(entry, scheme) for entry, (_, fit_for) in ENTRIES.items() for scheme in fit_for]
 
