@@ -8,16 +8,6 @@ import numpy as np
 from experiments import rate_transfer, rate_transfer_transformer
 from experiments.experiment import measured
 from nf_resnets import schemes
-from nf_resnets.sweep.image_task import ImageTask
-from nf_resnets.sweep.settings import make
-
-
-def test_networks_know_their_base():
-    """CompleteP's branches at 28 layers, as those of 10 layers and width 2 say."""
-    point = rate_transfer.SCALES["smoke"][0] | {"model": "wrn-28-1", "scheme": "completep"}
-    task = ImageTask()
-    model = task.parts(task.plan(make(point)))[0]
-    np.testing.assert_allclose(model.scheme.constants(12).residual, 3 / 12)
 
 
 def test_the_loss_is_that_of_the_last_quarter():

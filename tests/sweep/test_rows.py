@@ -157,8 +157,3 @@ def test_a_table_has_what_is_flat_of_the_rows():
     assert file.getvalue().splitlines() == [
         "key,state,loss,flip,more", "a,finished,0.1,true,", 'b,finished,0.1,,"x,y"'
     ]  # fmt: skip
-
-
-def test_a_shard_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="--shard 3 3 found; expected I N with 0 <= I < N"):
-        Rows(tmp_path, (3, 3))

@@ -235,16 +235,6 @@ def test_without_plans_a_checkpoint_of_another_rate_or_seed_is_refused(tmp_path)
     assert run.first_step == 3
 
 
-def test_a_damaged_checkpoint_costs_steps_and_no_number(whole, tmp_path):
-    with pytest.raises(Stopped):
-        train(folder=tmp_path, log=Log(stop_at=9))
-    (tmp_path / "9.npz").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"9.npz is passed over"):
-        found = train(folder=tmp_path)
-    assert 0 < found[0][0].first_step < 9
-    assert_twins(found, whole)
-
-
 def test_a_checkpoint_that_cannot_be_saved_is_said_and_training_goes_on(
     whole, tmp_path, monkeypatch
 ):
