@@ -67,16 +67,6 @@ def test_rows_are_finite_or_diverged_at_the_step(tmp_path, twin):
     assert not log.events
 
 
-@pytest.mark.parametrize(
-    "options", [{"workers": 3}, {"runs_per_device": 3}, {"devices": 4}], ids=str
-)
-def test_threads_slots_and_devices_change_no_number(tmp_path, twin, options):
-    rows, outcome, log = run(tmp_path, plans(5), **options)
-    assert_rows_alike(rows, twin, WIDTH if "runs_per_device" in options else 0.0)
-    # Threads share a program, and the last wave is as wide as it must be.
-    assert len(log.of("on_compile_end")) == outcome.programs <= 2
-
-
 @pytest.fixture
 def one_step_a_call(monkeypatch):
     real = engine.train
@@ -95,22 +85,16 @@ def one_step_a_call(monkeypatch):
     ],
 )
 def test_told_to_stop_it_saves_and_goes_on(tmp_path, twin, one_step_a_call, options, then):
+    """Threads, slots and devices change no number."""
     rows, outcome, _ = run(tmp_path, plans(5), log=Log(stop_at=8), **options)
     assert outcome.stopped and len(rows) < 5
     assert all(Checkpoints(path).steps() for path in (tmp_path / "checkpoints").iterdir())
     rows, outcome, log = run(tmp_path, plans(5), **(then or options))
     assert 8 in [event[3] for event in log.of("on_run_begin")]
     assert not outcome.stopped and left(tmp_path) == []
+    # Threads share a program, and the last wave is as wide as it must be.
+    assert len(log.of("on_compile_end")) == outcome.programs <= 2
     assert_rows_alike(rows, twin, WIDTH if "runs_per_device" in options else 0.0)
-
-
-def test_what_was_stopped_of_another_grid_goes_on(tmp_path, twin, one_step_a_call):
-    run(tmp_path, plans(1), log=Log(stop_at=8))
-    run(tmp_path, plans(2, first=1))
-    rows, _, log = run(tmp_path, plans(5))
-    assert {event[2]["seed"]: event[3] for event in log.of("on_run_begin")} == {0: 8, 3: 0, 4: 0}
-    assert_rows_alike(rows, twin)
-    assert left(tmp_path) == []
 
 
 def test_a_wave_that_has_begun_goes_on_as_it_was_cut(tmp_path, one_step_a_call):
