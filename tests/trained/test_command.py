@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from nf_resnets import data, models, trained
+import nf_resnets
+from nf_resnets import models, trained
 from nf_resnets.cli import networks as command
 from nf_resnets.command_line import finish
 from nf_resnets.trained.fit import SETTINGS
 from nf_resnets.trained.fit_translation import TranslationRecipe
-from nf_resnets.trained.predict import predict
 from nf_resnets.translation import train_vocabulary, translate
 from tests.trained.conftest import wanted
 from tests.trained.networks import drawn
@@ -34,22 +34,17 @@ def fails(wanted, capsys):
 
 
 def test_a_trained_network_names_digits(home, capsys):
-    """As the network does that is applied to the raw test images."""
-    files = sorted((home / "digits").glob("*.png"))
+    """As the library's function does it; the files are named after their digits."""
+    files, network = sorted((home / "digits").glob("*.png")), home / "digits.safetensors"
     assert [file.stem.split("_")[1] for file in files] == list("0123456789")
-    assert finish(command.Predict(home / "digits.safetensors", tuple(files), top=2)) == 0
+    assert finish(command.Predict(network, tuple(files), top=2)) == 0
     lines = [line.split() for line in said(capsys)[0].splitlines()]
-    right = sum(line[1] == file.stem[-1] for line, file in zip(lines, files, strict=True))
-    found = trained.load(home / "digits.safetensors")
-    accuracy = found.notes["test_accuracy"]
-    # Of ten test images as many as the accuracy on all promises, four standard deviations off.
-    assert accuracy > 0.7
-    assert right >= 10 * accuracy - 4 * (10 * accuracy * (1 - accuracy)) ** 0.5 - 0.5
-    probabilities = predict(found, data.load("digits").test.images[:10])
-    for (_, name, chance, *second), expected in zip(lines, probabilities, strict=True):
-        assert name == str(expected.argmax()) and len(second) == 2
-        # Pixels are rounded to 256 levels, probabilities to a tenth of a percent.
-        assert abs(float(chance[:-1]) / 100 - expected.max()) < 0.02
+    for line, (name, chance) in zip(lines, nf_resnets.predict(network, files), strict=True):
+        assert line[1] == name and len(line) == 5
+        # To a tenth of a percent.
+        assert float(line[2][:-1]) / 100 == pytest.approx(chance, abs=6e-4)
+    assert trained.load(network).notes["test_accuracy"] > 0.7
+    assert sum(line[1] == file.stem[-1] for line, file in zip(lines, files, strict=True)) > 4
 
 
 def test_fine_tuning_begins_with_the_network_and_a_new_head(home, tmp_path, capsys):

@@ -36,6 +36,10 @@ def test_it_trains_as_the_command_does(home, compiled_once, tmp_path, capsys):
     assert_same(trained.load(network.save(tmp_path / "n")).variables, twin.variables)
 
 
+# Softmax regression, as a pair of functions.
+PAIR = (lambda key: np.zeros((64, 10), np.float32)), lambda p, x: x.reshape(len(x), -1) @ p
+
+
 class Net(nn.Module):
     """A network of another library's: BatchNorm, dropout, and names that no rule knows."""
 
@@ -49,9 +53,8 @@ class Net(nn.Module):
 def test_any_network_is_trained_with_any_optimizer():
     """A pair of functions makes the step of softmax regression in NumPy; a module learns."""
     digits, log = data.load("digits"), Log()
-    pair = (lambda key: np.zeros((64, 10), np.float32)), lambda p, x: x.reshape(len(x), -1) @ p
     found = nf_resnets.fit(
-        digits, network=pair, optimizer=optax.sgd(0.5), batch_size=1437, steps=1, show=False
+        digits, network=PAIR, optimizer=optax.sgd(0.5), batch_size=1437, steps=1, show=False
     )
     x = ((digits.train.images - digits.mean) / digits.std).reshape(1437, 64)
     wrong = 0.1 - np.eye(10)[digits.train.labels]
@@ -73,10 +76,9 @@ def test_any_network_is_trained_with_any_optimizer():
 
 
 def test_a_key_in_the_state_of_an_optimizer():
-    pair = (lambda key: np.zeros((64, 10), np.float32)), lambda p, x: x.reshape(len(x), -1) @ p
     noisy = optax.add_noise(0.1, 0.55, jax.random.key(5))
     found = nf_resnets.fit(
-        "digits", network=pair, optimizer=optax.chain(optax.set_to_zero(), noisy), steps=1,
+        "digits", network=PAIR, optimizer=optax.chain(optax.set_to_zero(), noisy), steps=1,
         show=False,
     )  # fmt: skip
     params = jnp.zeros((64, 10))
@@ -96,9 +98,8 @@ def test_batch_norm_keeps_the_statistics_that_it_was_tested_with(compiled_once):
 
 
 def test_what_could_not_be_trained_or_kept_is_refused_before_the_first_step():
-    pair = (lambda key: np.zeros((64, 10), np.float32)), lambda p, x: x.reshape(len(x), -1) @ p
     with pytest.raises(ValueError, match="gradient_noise=True found with micro_batch=0"):
-        nf_resnets.fit("digits", network=pair, gradient_noise=True, show=False)
+        nf_resnets.fit("digits", network=PAIR, gradient_noise=True, show=False)
     images = np.random.default_rng(0).random((8, 4, 4, 2))
     with pytest.raises(ValueError, match=r"shape=\(4, 4, 2\) found; expected \(H, W, C\) with 1"):
         nf_resnets.fit(data.from_arrays(images, np.arange(8) % 2), show=False)
@@ -112,10 +113,9 @@ def test_a_setting_that_a_given_transformation_does_not_read_is_refused(tmp_path
 
 
 def test_a_sweep_in_one_call_tries_a_failed_run_again(tmp_path):
-    pair = (lambda key: np.zeros((64, 10), np.float32)), lambda p, x: x.reshape(len(x), -1) @ p
     for optimizer, state in ((optax.sgd, "failed"), (lambda settings: optax.sgd(0.1), "finished")):
         (row,) = sweep.run(
-            {"seed": [0]}, tmp_path, network=pair, optimizer=optimizer, steps=1, show=False
+            {"seed": [0]}, tmp_path, network=PAIR, optimizer=optimizer, steps=1, show=False
         )
         assert row["state"] == state
 
