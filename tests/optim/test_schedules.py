@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets.optim.schedules import cosine, halving, inverse_sqrt, warmup
+from nf_resnets.optim.schedules import halving, inverse_sqrt
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 44, 78_000])
@@ -19,13 +19,6 @@ def test_closed_form_also_where_the_parts_are_uneven(steps, halvings):
     found = jax.vmap(halving(1.0, steps, halvings=halvings))(jnp.asarray(at))
     np.testing.assert_array_equal(-np.log2(np.asarray(found)), expected)
     assert max(expected) <= halvings
-
-
-def test_warmup_multiplies_any_schedule():
-    schedule = warmup(cosine(0.4, 8), warmup_steps=4)
-    at = np.arange(9)
-    expected = 0.4 * (1 + np.cos(np.pi * at / 8)) / 2 * np.minimum(1, (at + 1) / 4)
-    np.testing.assert_allclose(jax.vmap(schedule)(at), expected, rtol=0, atol=1e-7)
 
 
 def test_an_inverse_root_without_warmup_is_refused():
