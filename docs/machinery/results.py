@@ -16,10 +16,6 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SUMS = ROOT / "results" / "SHA256SUMS"
 """The SHA-256 of each committed file that tables, figures and claims are made of."""
-SCALES = (
-    "smoke", "demo", "laptop", "rules", "rivals", "multi30k", "cifar", "few", "reduced", "paper",
-    "paper_wmt",
-)  # fmt: skip
 
 OPTIONS = {
     "fixup_fig3_depth-cifar-lsuv": "model=wrn-10-1 scheme=fixup,lsuv",
@@ -55,7 +51,6 @@ class Result:
 
     folder: Path
     module: str  # the experiment, as ``python -m`` takes it
-    scale: str  # and what its command has besides
     command: str  # the whole one, which makes them again
     title: str  # the first sentence of the experiment's docstring
     tried: str  # the paragraph of it that says what else was tried
@@ -130,7 +125,7 @@ def _result(folder: Path) -> Result:
     (record,) = [*folder.glob("settings.json"), *folder.glob("bench.json")]
     settings = json.loads(read_committed(record))
     if folder.name.startswith("bench"):
-        module, source, scale = "benchmarks", ROOT / "benchmarks" / "__main__.py", "bench"
+        module, source = "benchmarks", ROOT / "benchmarks" / "__main__.py"
         command = "make bench"
         if part := folder.name.removeprefix("bench-cpu").removeprefix("-"):
             command += f" BENCH_ARGS='--only {part}'"
@@ -138,17 +133,17 @@ def _result(folder: Path) -> Result:
         name, _, rest = folder.name.partition("-")
         source = ROOT / "experiments" / f"{name}.py"
         module = f"experiments.{name}"
-        command = f"python -m {module}"
-        scale = [word for word in rest.split("-") if word in SCALES][-1]
+        # One folder of an earlier version names a scale behind another.
+        scale = "multi30k" if rest.endswith("multi30k") else rest.partition("-")[0]
+        command = f"python -m {module} --scale {scale}"
         own = shlex.join(settings["grid"]) if "scale" in settings else ""
         if grid := OPTIONS.get(folder.name, own):
-            scale += f" --grid {grid}"
-        command += f" --scale {scale}"
+            command += f" --grid {grid}"
     docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
     paragraphs = re.split(r"\n\s*\n", docstring)
     tried = next((text for text in paragraphs if text.startswith("Tried ")), "")
     title = paragraphs[0].replace("\n", " ")
-    return Result(folder, module, scale, command, title, tried, _made(settings))
+    return Result(folder, module, command, title, tried, _made(settings))
 
 
 def _made(settings: dict[str, Any]) -> str:
