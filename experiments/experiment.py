@@ -160,15 +160,10 @@ def curve_lines(row: Row, experiment: Experiment) -> list[Row]:
 
 def curve_of(row: Row, points: int = 200) -> list[Row]:
     """Loss and accuracy on the training batches, as at most so many lines."""
-    made = thinned(row["measures"]["curve"], points, row["resolved"]["num_steps"])
-    return [{name: line[name] for name in LINE} for line in made]
-
-
-def thinned(curve: Mapping[str, Any], points: int, num_steps: int) -> list[dict[str, float]]:
-    """A curve as lines, at most so many; see :func:`nf_resnets.training.run.thinned`."""
-    columns = run.thinned(curve, points, num_steps)
+    curve = run.thinned(row["measures"]["curve"], points, row["resolved"]["num_steps"])
     return [
-        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+        dict(zip(LINE, values, strict=True))
+        for values in zip(*(curve[name] for name in LINE), strict=True)
     ]
 
 

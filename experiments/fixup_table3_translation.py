@@ -36,20 +36,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from nf_resnets import schemes, translation
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.sweep.engine import Execution
 
-from .experiment import Experiment, Results, Row, number, thinned
+from .experiment import Experiment, Results, Row, number
 from .grid import Point, grid
 from .main import Command, run
 from .table import finished, grouped, mean_curves, text_table
@@ -175,11 +173,8 @@ def finish(task: HostTask, program: Any, plan: Any, state: Any) -> dict[str, flo
 def columns(row: Row) -> Row:
     """The columns of a translation."""
     measures, first = row["measures"], row["history"][0]["measures"]
-    curve = measures["curve"]
-    lengths = np.diff([0, *curve["step"]]).tolist()
     return {
         "layers": 2 * int(row["model"].split("-")[1]),
-        "tokens": round(sum(map(math.prod, zip(curve["tokens"], lengths, strict=True)))),
         "bleu": round(number(measures.get("bleu")), 2),
         "signature": first["signature"],
         "untrained_bleu": round(first["untrained"], 2),
@@ -189,14 +184,14 @@ def columns(row: Row) -> Row:
 
 
 def lines(row: Row) -> list[Row]:
-    """The curve of a run from step 0 on, and BLEU where it was looked at."""
-    names, steps = ("loss", "likelihood", "grad_norm", "bleu"), row["resolved"]["num_steps"]
-    at: dict[int, Row] = {0: {}}
-    for line in thinned(row["measures"]["curve"], steps, steps):
-        at[int(line["step"])] = {name: line[name] for name in names[:3]}
-    for epoch in row["history"]:
-        at.setdefault(epoch["step"], {})["bleu"] = epoch["measures"].get("bleu", "")
-    return [{"step": step, **{n: at[step].get(n, "") for n in names}} for step in sorted(at)]
+    """The curve of the loss, and BLEU where it was looked at."""
+    curve = row["measures"]["curve"]
+    losses = dict(zip(curve["step"], curve["loss"], strict=True))
+    scores = {each["step"]: each["measures"].get("bleu", "") for each in row["history"]}
+    return [
+        {"step": step, "loss": losses.get(step, ""), "bleu": scores.get(step, "")}
+        for step in sorted({*losses, *scores})
+    ]
 
 
 def figure(results: Results, path: Path) -> None:

@@ -190,11 +190,8 @@ def measure(point: Point, _: str | None) -> list[Row]:
 
     limit = math.log(dataset.num_classes) - point["margin"]
     ends, stable = border(losses_at, point, limit)
-    curvature = curvature_of(start, scales, batches[0], jax.random.key(seed))
     values = [
-        ("curvature", "", curvature.value),
-        ("residual", "", curvature.residual),
-        ("loss at start", "", losses_at(min(ends))[0]),
+        ("curvature", "", curvature_of(start, scales, batches[0], jax.random.key(seed)).value),
         *(("loss", digits(rate), end) for rate, end in sorted(ends.items())),
         ("largest rate", "", math.inf if stable is None else stable),
     ]
