@@ -36,7 +36,7 @@ from nf_resnets.plotting.curves import Curve, Panel, curves_figure, mean_curve
 from nf_resnets.roles import Role
 
 from .experiment import Experiment, Results, Row
-from .grid import Point, grid
+from .grid import Point, grid, variants
 from .main import run
 from .table import finished, grouped, spread_cell, text_table
 from .untrained import forward, initial, normalized, quick_jit
@@ -57,12 +57,10 @@ START = {"dataset": "digits", "network": "ResNet", "depth": 50, "stem_channels":
 
 
 def training(base: Point, images: Sequence[int], **axes: Sequence[Any]) -> list[Point]:
-    """The second part: biases set from so many images."""
-    points = grid({**base, "scheme": AT_ZERO.name}, **axes)
-    for count in images:
-        set_ = {**base, "scheme": "rescalenet", "calibration_examples": count}
-        points += grid(set_, **axes)
-    return points
+    """The second part: biases at 0, and set from so many images."""
+    named: dict[str, Point] = {"nothing": {"scheme": AT_ZERO.name}}
+    named |= {f"{n}": {"scheme": "rescalenet", "calibration_examples": n} for n in images}
+    return variants(base, named, **axes)
 
 
 SMOKE, RATES = [0], [0.025, 0.1, 0.4]

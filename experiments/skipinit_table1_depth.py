@@ -32,43 +32,32 @@ date.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from nf_resnets import schemes
-
-from .grid import Point, grid
+from .grid import Point, grid, title_in, variants
 from .main import run
 from .rates import CIFAR10, DIGITS, PAPER_RATES, SMOKE, rate_experiment
 
-TITLES = {
-    "batchnorm": "BatchNorm",
-    "alpha_rsqrt_depth": "α = 1/√L",
-    "skipinit": "α = 0 (SkipInit)",
-    "alpha_one": "α = 1",
-    "sqrt_half": "(x + F)/√2",
-    "rezero": "α = 0, no biases",
+LINES = {
+    "BatchNorm": {"scheme": "batchnorm"},
+    "α = 1/√L": {"scheme": "alpha_rsqrt_depth"},
+    "α = 0 (SkipInit)": {"scheme": "skipinit"},
+    "α = 1": {"scheme": "alpha_one"},
+    "(x + F)/√2": {"scheme": "sqrt_half"},
+    "α = 0, no biases": {"scheme": "rezero"},
+    "α = 0, no L2": {"scheme": "skipinit", "weight_decay": 0.0},
 }
-
-
-def title(row: Mapping[str, Any]) -> str:
-    """A line of the table."""
-    if row["scheme"] == "skipinit" and not row["weight_decay"]:
-        return "α = 0, no L2"
-    return TITLES.get(row["scheme"]) or schemes.get(row["scheme"]).title
 
 
 def lines(
     base: Point, width: int, depths: list[int], seeds: list[int], *rates: float
 ) -> list[Point]:
-    """Every scheme, and SkipInit without weight decay, shallow networks first."""
-    points = []
-    for depth in depths:
-        axes = {"peak_lr": rates, "seed": seeds}
-        base = {**base, "model": f"wrn-{depth}-{width}"}
-        points += grid(base, scheme=TITLES, **axes)
-        points += grid({**base, "weight_decay": 0.0}, scheme=["skipinit"], **axes)
-    return points
+    """Every line of the table, shallow networks first."""
+    return [
+        point
+        for depth in depths
+        for point in variants(
+            {**base, "model": f"wrn-{depth}-{width}"}, LINES, peak_lr=rates, seed=seeds
+        )
+    ]
 
 
 SCALES = {
@@ -80,7 +69,7 @@ SCALES = {
     "paper": lines(CIFAR10, 2, [16, 100, 1000], [0, 1, 2, 3, 4], *PAPER_RATES),
 }  # fmt: skip
 
-EXPERIMENT = rate_experiment("skipinit_table1_depth", SCALES, extend=2, title=title)
+EXPERIMENT = rate_experiment("skipinit_table1_depth", SCALES, extend=2, title=title_in(LINES))
 
 if __name__ == "__main__":
     run(EXPERIMENT)

@@ -114,7 +114,7 @@ def test_networks_and_schemes_of_one_s_own_have_their_own_names():
     row = {"scheme": "fixup", "weight_decay": 0.0}
     for experiment in (table1_depth.EXPERIMENT, table2_placement.EXPERIMENT):
         assert experiment.title(row) == "Fixup"
-    assert table1_depth.title({**row, "scheme": "skipinit"}) == "α = 0, no L2"
+    assert table1_depth.EXPERIMENT.title({**row, "scheme": "skipinit"}) == "α = 0, no L2"
     measures = {"curve": {"loss": [1.0] * 4}}
     for model, width in (("wrn-10-2", 2), ("cifar-resnet-20", 1), ("resnet-50-v2", 1)):
         assert rate_transfer.columns({"model": model, "measures": measures})["width"] == width
