@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nf_resnets import schemes
@@ -138,29 +138,31 @@ def changed(points: Sequence[Point], axes: Mapping[str, Sequence[Any]]) -> list[
     return chosen
 
 
-def parsed(axes: Sequence[str], points: Sequence[Point]) -> dict[str, Sequence[Any]]:
-    """Axes such as ``depth=26,50``; what is no setting of a sweep has the type of the points.
+def parsed(
+    axes: Sequence[str], points: Sequence[Point], others: Iterable[str] = ()
+) -> dict[str, Sequence[Any]]:
+    """Axes such as ``depth=26,50``, of settings of the points or ``others``.
+
+    What is no setting of a sweep has the type of the points.
 
     Raises:
-      ValueError: if a setting is there twice or in no point, or a value is not of its type.
+      ValueError: if nothing would read a setting, it is there twice, or a value is not of its type.
 
-    >>> parsed(["depth=26,50", "seed=0:2"], [{"depth": 101}])
+    >>> parsed(["depth=26,50", "seed=0:2"], [{"depth": 101, "seed": 0}])
     {'depth': [26, 50], 'seed': (0, 1, 2)}
     """
+    names = dict.fromkeys([*(name for point in points for name in point), *others])
     axis_values: dict[str, Sequence[Any]] = {}
     for axis in axes:
         name, _, text = axis.partition("=")
         if name in axis_values:
             raise ValueError(f"--grid has {name} twice; expected all its values in one.")
+        if name not in names:
+            raise ValueError(f"the setting {name} found; expected one of {', '.join(names)}.")
         if name in settings.FIELDS:
             axis_values |= settings.parse([axis])
             continue
-        known = [point[name] for point in points if point.get(name) is not None]
-        if not known:
-            raise ValueError(
-                f"--grid {axis} found; expected NAME=VALUES of {', '.join(points[0])}."
-            )
-        kind = type(known[0])
+        kind = next(type(point[name]) for point in points if name in point)
         values = text.split(",")
         if kind is bool and not {"true", "false"} >= {*values}:
             raise ValueError(f"--grid {axis} found; expected true or false.")

@@ -121,14 +121,8 @@ def chosen(experiment: Experiment, command: Command) -> list[Point]:
         known = ", ".join(experiment.scales)
         raise ValueError(f"--scale {command.scale} found; expected one of {known}.")
     points = list(experiment.scales[command.scale])
-    axes: dict[str, Sequence[Any]] = {**parsed(command.grid, points)}
-    names = dict.fromkeys(name for point in points for name in point)
-    if experiment.typed is settings.make and "model" in points[0]:
-        names |= dict.fromkeys(settings.FIELDS)
-    for name in axes:
-        if name not in names:  # nothing would read it
-            raise ValueError(f"the setting {name} found; expected one of {', '.join(names)}.")
-    points = changed(points, axes)
+    fields = settings.FIELDS if experiment.typed is settings.make and "model" in points[0] else ()
+    points = changed(points, parsed(command.grid, points, fields))
     told = {"seed"}.union(*map(differing, experiment.scales.values()))
     for name in differing([point for point in points if "model" not in point]) - told:
         raise ValueError(

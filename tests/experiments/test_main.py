@@ -23,7 +23,7 @@ POINT = {"model": "wrn-10-1", "stem_channels": 4, "steps": 4}
     [
         ({"scale": "huge"}, "--scale huge found; expected one of smoke, demo, laptop"),
         ({"grid": ("seed=0", "seed=1")}, "--grid has seed twice"),
-        ({"grid": ("schema=fixup",)}, "--grid schema=fixup found"),
+        ({"grid": ("schema=fixup",)}, "the setting schema found; expected one of"),
         ({"grid": ("steps=-3",)}, "steps=-3 found"),
         ({"out": Path("/dev/null")}, "/dev/null"),
     ],
