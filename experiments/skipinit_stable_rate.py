@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets import schemes
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure, mean_curve
+from nf_resnets.plotting.curves import Panel, curves_figure, mean_curve
 from nf_resnets.plotting.style import power
 
 from .experiment import COMMITTED, Experiment, Results, Row
@@ -76,12 +76,12 @@ def rates_of(runs: Any, scheme: str, batch_size: int) -> list[Row]:
     return rows
 
 
-def ordered(results: Results) -> dict[tuple[str, ...], list[Any]]:
-    """The seeds of each scheme and batch size, by rising batch size."""
-    rows = sorted(results.rows, key=lambda row: int(row["batch_size"]))
+def ordered(results: Results) -> list[Row]:
+    """The rows by rising batch size, a scheme after the other."""
     titles = list(dict.fromkeys(row["title"] for row in results.rows))
-    rows.sort(key=lambda row: titles.index(row["title"]))
-    return grouped(rows, "title", "batch_size")
+    return sorted(
+        results.rows, key=lambda row: (titles.index(row["title"]), int(row["batch_size"]))
+    )
 
 
 def number(row: Row, name: str) -> float:
@@ -92,7 +92,7 @@ def number(row: Row, name: str) -> float:
 def table(results: Results) -> str:
     """The rates, by scheme and batch size, and whether the best is far below in each seed."""
     cells = [["scheme", "batch", "best rate by seed", "largest stable", "far below", "diverged"]]
-    for (title, batch_size), rows in ordered(results).items():
+    for (title, batch_size), rows in grouped(ordered(results), "title", "batch_size").items():
         best, first = [number(row, "best") for row in rows], rows[0]
         largest = number(first, "largest_stable")
         lowest, highest = (number(first, f"{end}_tried") for end in ("lowest", "highest"))
@@ -115,16 +115,13 @@ def figure(results: Results, path: Path) -> None:
     names = ("best", "largest_stable")
     drawn = [number(row, name) for row in results.rows for name in names if row[name]]
     limits = min(drawn) / 1.5, max(drawn) * 1.5
-    for title in dict.fromkeys(title for title, _ in ordered(results)):
-        rows = {int(b): rows for (t, b), rows in ordered(results).items() if t == title}
-
-        def rates(column: str, rows: Any = rows) -> dict[int, list[float]]:
-            return {b: [number(r, column) for r in of if r[column]] for b, of in rows.items()}
-
-        stable = {batch: values[:1] for batch, values in rates("largest_stable").items()}
-        curves: list[Curve] = [
+    for (title,), rows in grouped(ordered(results), "title").items():
+        sizes = {int(batch): seeds for (batch,), seeds in grouped(rows, "batch_size").items()}
+        stable = {size: [float(of[0]["largest_stable"] or "nan")] for size, of in sizes.items()}
+        best = {size: [number(r, "best") for r in of if r["best"]] for size, of in sizes.items()}
+        curves = [
             mean_curve("largest stable rate", stable, marked=True),
-            mean_curve("best rate by training loss", rates("best"), marked=True),
+            mean_curve("best rate by training loss", best, marked=True),
         ]
         panels.append(
             Panel("batch size", "learning rate", curves, limits, x_base=2, y_base=2, heading=title)

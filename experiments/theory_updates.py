@@ -59,7 +59,6 @@ from .main import run
 from .table import grouped, text_table
 from .untrained import digits, digits_batch, forward, initial, quick_jit, slope
 
-TITLES = {"fixup": "Fixup", "no_rule_2": "Fixup without rule 2"}
 TRACES = {
     "both layers × L^-1/2": lambda L: (L**-0.5, L**-0.5),
     "one layer × L^-1/2": lambda L: (1.0, L**-0.5),
@@ -108,7 +107,7 @@ TABLES = {
 
 
 def title_of(variant: str) -> str:
-    return TITLES[variant] if variant in TITLES else schemes.get(variant).title
+    return "Fixup without rule 2" if variant == "no_rule_2" else schemes.get(variant).title
 
 
 def make_network(point: Point, variant: str, depth: int) -> tuple[Any, Any, Any]:
