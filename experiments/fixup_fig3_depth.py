@@ -10,9 +10,8 @@ rate, which the authors' code has always and the paper only with mixup, and the 
 where the default of Wide ResNets is Nesterov's. Expected (read off the figure): Fixup and BatchNorm
 near 50% at every depth (a user found about 40% for Fixup with a ResNet-32: issue 10 of
 hongyi-zhang/Fixup); LSUV and sqrt(1/2) near chance past 100 layers. `--scale cifar` is the same to
-304 layers, with three seeds at 10 and 34, and to 1,000 for Fixup and SkipInit: about 15 hours on
-two cores. In both, SkipInit's alpha trains at the full rate, as in its paper, and at a tenth.
-BatchNorm is tested with its running statistics, and with those of eight training batches.
+304 layers, and to 1,000 for Fixup and SkipInit: about 15 hours on two cores. In both, SkipInit's
+alpha trains at the full rate, as in its paper, and at a tenth.
 
 Criteria of rows of `cifar` that came later, fixed before them: a scheme trains at a depth if every
 seed ends above 20%, and RescaleNet, or BatchNorm at 100 layers, matches Fixup if their means differ

@@ -7,13 +7,12 @@ training minibatches, a moving average over 10 steps, of BatchNorm, Fixup, and f
 bias; no bias and 0.1x or 10x the suggested scale of the branch layers that are not zero; no
 residual branches at all.
 
-Setting, `--scale paper`, for a GPU: ResNet-110 on CIFAR-10, the first three epochs, and from
-section 4.2 learning rate 0.1, momentum 0.9, weight decay 1e-4, crop and flip; scalars at a tenth of
-the rate, which the authors' code has always and the paper only with mixup. Expected order at the
-end, read off the figure: BatchNorm and Fixup first, then no bias, then 0.1x; no branches low, 10x
-at chance. `--scale cifar` trains a ResNet-20 for one epoch with three seeds, with rule 2 alone as
-another variant: about an hour on two cores. `--scale laptop` trains a ResNet-56 with half the
-channels on the 8x8 digits inside scikit-learn, three seeds, two to four minutes.
+Setting, `--scale paper`, for a GPU: the first three epochs of the trainings of section 4.2; scalars
+at a tenth of the rate, which the authors' code has always and the paper only with mixup. Expected
+order at the end, read off the figure: BatchNorm and Fixup first, then no bias, then 0.1x; no
+branches low, 10x at chance. `--scale cifar` trains a ResNet-20 for one epoch, with rule 2 alone as
+another variant: about an hour on two cores. `--scale laptop` trains a ResNet-56 on the 8x8 digits
+inside scikit-learn, two to four minutes.
 
 Criterion of `--scale paper`, one seed, fixed before its runs: the figure shows if the accuracy on
 the training batches, in the mean over the last 100 steps, is highest for BatchNorm and Fixup, lower

@@ -8,15 +8,12 @@ learning rate". The gap to BatchNorm "is likely due to the regularization effect
 Published test errors, mean or median of five runs, are `PUBLISHED`: BatchNorm's are of He et al.
 (2016), Xavier's of Shang et al. (2017).
 
-Setting, `--scale paper`: batch 128, 200 epochs, learning rate 0.1, a tenth of it from epoch 100 and
-a hundredth from 150, momentum 0.9, weight decay 1e-4, crop and flip, Fixup's scalars at a tenth of
-the rate (the authors' code always, the paper only with mixup). Xavier is trained at a tenth of the
-rate, where it failed, and at a hundredth. It needs a GPU, and has not been run here. `--scale
-cifar` is a ResNet-20 for 20 epochs, the rate falling after the same parts of the run, with
-SkipInit, RescaleNet and Fixup with mixup by the same recipe, three seeds; a run takes 0.6 to 3.3
-hours on one core. `--scale laptop` trains a ResNet-110 with half the channels on the 8x8 digits
-inside scikit-learn: 220 steps (ten epochs), three seeds, three minutes on two cores. It can show
-only which networks train, and at which rate.
+Setting, `--scale paper`: Fixup's scalars at a tenth of the rate (the authors' code always, the
+paper only with mixup). Xavier is trained at a tenth of the rate, where it failed, and at a
+hundredth. It needs a GPU, and has not been run here. `--scale cifar` is a ResNet-20 for 20 epochs,
+with SkipInit, RescaleNet and Fixup with mixup by the same recipe; a run takes 0.6 to 3.3 hours on
+one core. `--scale laptop` trains a ResNet-110 with half the channels on the 8x8 digits inside
+scikit-learn, three minutes on two cores. It can show only which networks train, and at which rate.
 
 Later rows of `cifar`, whose criterion is fixed before them: SkipInit at half and at twice the rate,
 seeds 0 and 1. It is similar to Fixup if its lowest mean test error of the three rates is within a

@@ -4,13 +4,12 @@ Claim (section 4.3): with LayerNorm replaced by Fixup, training is "very stable 
 baseline model", and reaches BLEU 34.5 against 34.2 on IWSLT German-English, 29.3 against 29.3 on
 WMT English-German. Others had found that removing LayerNorm "results in unstable training runs".
 
-Setting, `--scale paper`: IWSLT'14, fairseq's `transformer_iwslt_de_en`, 10,000 joint byte pairs,
-Adam(0.9, 0.98) with 4,000 steps of warm-up and the inverse square root after, 200,000 steps, beam
-5. TensorFlow Datasets does not have IWSLT'14: prepare it as `iwslt14_translate/de-en` with a
-`Translation` feature, or name another set by `--grid dataset=NAME`. `--scale paper_wmt`: WMT
-English-German, tested on newstest2014, the big Transformer of Ott et al. (2018), beam 4 with
-exponent 0.6; the size of a batch is not in the paper, 32,000 tokens here. Both need GPUs, and have
-not been run here. The published BLEU is of tokenised text, ours sacrebleu's of detokenised text.
+Setting, `--scale paper`: IWSLT'14, fairseq's `transformer_iwslt_de_en`. TensorFlow Datasets does
+not have IWSLT'14: prepare it as `iwslt14_translate/de-en` with a `Translation` feature, or name
+another set by `--grid dataset=NAME`. `--scale paper_wmt`: WMT English-German, tested on
+newstest2014, the big Transformer of Ott et al. (2018); the size of a batch is not in the paper,
+32,000 tokens here. Both need GPUs, and have not been run here. The published BLEU is of tokenised
+text, ours sacrebleu's of detokenised text.
 
 `--scale laptop` trains 18 layers (9 + 9, 45 branches) of 64 channels on generated sentences, in ten
 minutes. Expected: Fixup reaches the loss and the BLEU of LayerNorm before each branch; LayerNorm

@@ -18,8 +18,7 @@ a rate that is constant for half of the run, then halved ten times. 10 layers of
 the base network of muP's schemes, whichever sizes are trained.
 
 `--scale laptop` trains 10 to 304 layers at width 1, and widths 1 to 4 at 10 layers, on the 8x8
-digits inside scikit-learn: batch 64, 44 steps, five seeds; about 40 minutes on two idle cores.
-`--scale smoke` takes seconds a run and shows nothing.
+digits inside scikit-learn for 44 steps; about 40 minutes on two idle cores.
 """
 
 from __future__ import annotations

@@ -19,10 +19,9 @@ is no weight decay, no warm-up and no label smoothing. The smallest network of t
 base network, whichever sizes are trained.
 
 `--scale laptop` trains 2 to 60 layers of 32 channels (encoder and decoder together, 5 to 150
-branches) and 32 to 128 channels at 2 layers, on the generated sentences of the translation
-experiment's laptop scale of up to 12 tokens: batches of 32, 48 steps, five seeds; about 23 minutes
-on two idle cores, five of them for compiling 30 programs. `--scale smoke` takes seconds a run and
-shows nothing. `--grid optimizer=sgd` needs other rates, such as `peak_lr=2^-5:2^-1`.
+branches) and 32 to 128 channels at 2 layers, on generated sentences of up to 12 tokens for 48
+steps; about 23 minutes on two idle cores, five of them for compiling 30 programs. `--grid
+optimizer=sgd` needs other rates, such as `peak_lr=2^-5:2^-1`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Every line of a table is a network, trained at every depth with learning rates t
 two. A cell is the mean over the seeds at the best of these rates, which is in brackets. The rate is
 constant for the first half of a run, then halved ten times. The paper's protocol also has the range
 of rates within a standard deviation of the best, the choice by training loss, and other batch
-sizes; these are left out. A best rate that is the lowest or highest tried is marked; some scales
-try rates beyond it first. Rates with a larger fraction of diverged seeds rank behind all others.
+sizes; these are left out. Rates with a larger fraction of diverged seeds rank behind all others.
 """
 
 from __future__ import annotations

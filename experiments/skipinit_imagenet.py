@@ -16,9 +16,8 @@ momentum 0.9, a rate that is constant for the first half, then halved in ten equ
 BatchNorm's statistics over slices of 64. Epochs (90, the first 5 warm-up), weight decay (1e-4),
 Fixup's scalars at a tenth of the rate, and the number of rates are ours.
 
-`--scale laptop` writes the handwritten digits inside scikit-learn as JPEG files and streams them to
-ResNet-26 version 2 with an eighth of the channels, at batches of 32 and 256, four rates and, where
-the best is at an edge of them, one beyond, in about ten minutes on two cores. It shows that
+`--scale laptop` streams the digits (`experiments.imagenet`) to ResNet-26 version 2 with an eighth
+of the channels, at batches of 32 and 256, in about ten minutes on two cores. It shows that
 regularised SkipInit trains without normalization at the smaller batch, and which rates are too
 large for each scheme. It shows nothing about accuracies on ImageNet.
 """

@@ -13,12 +13,12 @@ has its statistics over ghost batches of 64. The rate is constant for the first 
 then halved ten times. All batch sizes have the same number of epochs or, with `--grid steps=390`,
 of steps.
 
-`--scale paper`: WRN-16-4 on CIFAR-10, 200 epochs, momentum 0.9, weight decay 5e-4, crop and flip,
-dropout of 0.6 before the head for regularised SkipInit. The batch sizes and the rates are ours; the
-paper's lists are not at hand. `--scale reduced` is the same with 10 epochs, two seeds and four
-batch sizes. Both need a GPU or a TPU, and have not been run here. `--scale cifar` is for two cores:
-WRN-10-1 on CIFAR-10, one epoch, 216 runs, about four hours; BatchNorm is tested with the statistics
-of eight training batches. The largest batch has 24 steps.
+`--scale paper`: WRN-16-4 on CIFAR-10, 200 epochs, dropout of 0.6 before the head for regularised
+SkipInit. The batch sizes and the rates are ours; the paper's lists are not at hand. `--scale
+reduced` has 10 epochs, two seeds and four batch sizes. Both need a GPU or a TPU, and have not been
+run here. `--scale cifar` is for two cores: WRN-10-1, one epoch, 216 runs, about four hours;
+BatchNorm is tested with the statistics of eight training batches, in `laptop` of four. The largest
+batch has 24 steps.
 
 Small batches are three more commands of that scale, with the `--grid` `batch_size=8
 peak_lr=2^-9:2^-1 scheme=batchnorm,skipinit,fixup,alpha_one`, `batch_size=2 peak_lr=2^-11:2^-3
@@ -31,10 +31,9 @@ and not at 2,048. All but seven of their runs were made on one core (`taskset`),
 are not those of two.
 
 `--scale laptop`: WRN-10-1 with 8 channels on the 8x8 digits inside scikit-learn, 10 epochs, 320
-runs, about seven minutes on two cores. BatchNorm is tested with the statistics of four training
-batches at the tested weights; dropout is 0.1. Expected: the best rate grows with the batch and
-flattens at the largest batches, where larger rates diverge or fail without BatchNorm. With
-BatchNorm it grows further, and is ahead at the largest batch, where ten epochs are 20 steps.
+runs, about seven minutes on two cores. Expected: the best rate grows with the batch and flattens at
+the largest batches, where larger rates diverge or fail without BatchNorm. With BatchNorm it grows
+further, and is ahead at the largest batch, where ten epochs are 20 steps.
 
 Not as published: all schemes start from one draw, He (fan_in).
 """

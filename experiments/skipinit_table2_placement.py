@@ -19,9 +19,8 @@ from table 1 of arXiv:2002.10444v1):
     alpha = 0 (SkipInit)                    94.2    94.3
 
 Setting, `--scale paper`: that of table 1 (`experiments.skipinit_table1_depth`). It needs a GPU, and
-has not been run here. `--scale laptop` trains narrow networks of 100 and 1,000 layers on the 8x8
-digits of scikit-learn: batch 64, 110 steps (five epochs), rates 2^-4 and 2^-6 and the next one
-beyond the better of the two; half an hour or less on two cores.
+has not been run here. `--scale laptop` trains narrow networks on the 8x8 digits of scikit-learn for
+110 steps (five epochs), half an hour or less on two cores.
 
 `--scale cifar` trains the first two variants at 100 layers for one epoch of CIFAR-10, width 1, four
 rates, seed 0: five hours on one core. Criterion, fixed before its runs: a variant trains 100 layers

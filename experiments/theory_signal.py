@@ -12,9 +12,7 @@ standard errors. Lines are the recursion of `nf_resnets.analysis.closed_form` fr
 input on, with the sizes of the drawn weights and the padding of these small images. (BatchNorm's
 line before the activation is about 4% too high: 16.2 for 15.5 at the last block.) The lower panels
 have the ReLU after the sum, as in CIFAR ResNets; the dotted line is the recursion without that
-ReLU.
-
-`--scale laptop` takes less than two minutes on two cores, `--scale smoke` seconds.
+ReLU. `--scale laptop` takes less than two minutes on two cores.
 """
 
 from __future__ import annotations

@@ -16,10 +16,9 @@ branches or the head start from zero, the Hessian does not contain the layers be
 
 Setting: WRN-n-1 on the 8x8 digits, SGD with momentum at a constant rate for two epochs, no warm-up,
 no L2. A rate trains if all losses are finite and the mean of their last quarter is below `ln 10`
-minus a margin. Rates are tried in octaves, then between the largest that trains and the next. All
-schemes start from one draw (He, fan_in). Scalars learn at the full rate, and at a tenth (as in
-Fixup's code, but not in SkipInit's paper); the curvature is then that along rescaled scalars.
-"Best" is the octave of the lowest training loss. `--scale laptop` takes five minutes on two cores.
+minus a margin. All schemes start from one draw (He, fan_in). Scalars learn at the full rate, and at
+a tenth (as in Fixup's code, but not in SkipInit's paper). "Best" is the octave of the lowest
+training loss. `--scale laptop` takes five minutes on two cores.
 
 Not as published: the network, the data and the length of training; the papers sweep whole
 trainings by test accuracy. Two epochs favour large rates.
