@@ -37,7 +37,6 @@ exclude_patterns = [
     "_templates",
     "_build",
     "generated/schemes",
-    "generated/layouts.md",
     "machinery",
     "**/.ipynb_checkpoints",
 ]

@@ -16,7 +16,6 @@ import yaml
 
 from docs.machinery.results import ROOT, Result, committed, lines_of
 from nf_resnets import init, roles, schemes
-from nf_resnets.trained.torch_layouts import LAYOUTS
 
 DOCS = Path(__file__).parents[1]
 GENERATED = DOCS / "generated"
@@ -27,10 +26,7 @@ COLAB = "https://colab.research.google.com/github/nf-resnets/nf_resnets/blob/mai
 def write_all() -> None:
     """Writes results and notebooks, and what other pages include; removes all others."""
     results = committed()
-    texts = {
-        "results.md": results_page(results),
-        "layouts.md": layouts_table(),
-    }
+    texts = {"results.md": results_page(results)}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         texts[f"notebooks/{path.name}"] = notebook_page(path)
     for scheme in schemes.names():
@@ -49,7 +45,8 @@ def results_page(results: tuple[Result, ...]) -> str:
         "# All tables and figures",
         "Every number on this page is read from a file in `results/` when the page is built. Each "
         "table has the command that makes it again (it writes to `runs/`, and overwrites "
-        "nothing here). Published numbers are on the pages of the {doc}`schemes </schemes/index>`.",
+        "nothing here). {doc}`/results` says what was tried before. Published numbers are on the "
+        "pages of the {doc}`schemes </schemes/index>`.",
     ]
     for result in results:
         parts += [f"(results-{result.name})=", f"## {result.name}", f"{result.title}"]
@@ -58,22 +55,8 @@ def results_page(results: tuple[Result, ...]) -> str:
         for figure in result.figures:
             path = os.path.relpath(figure, GENERATED)
             parts.append(f"![{result.name}, {figure.stem}]({path}){{.picture}}")
-        if result.tried:
-            parts.append(_code_spans(result.tried))
         parts.append(" · ".join(_sources(result)))
     return "\n\n".join(parts) + "\n"
-
-
-def layouts_table() -> str:
-    """The layouts of PyTorch checkpoints that are known."""
-    rows = ["| layout | whose | network | scheme |", "| --- | --- | --- | --- |"]
-    for one in LAYOUTS.values():
-        arguments = ", ".join(f"{name}={value}" for name, value in one.arguments.items())
-        rows.append(
-            f"| `{one.name}` | {one.title.removeprefix('the ')} | "
-            f"`{one.network.__name__}({arguments})` | `{one.scheme}` |"
-        )
-    return "\n".join(rows) + "\n"
 
 
 def notebook_page(path: Path) -> str:
@@ -97,15 +80,6 @@ def _sources(result: Result) -> list[str]:
     ]
     links = [f"{{download}}`{path.name} <{os.path.relpath(path, GENERATED)}>`" for path in files]
     return [*links, *([result.made] if result.made else [])]
-
-
-def _code_spans(text: str) -> str:
-    """A docstring's text as Markdown: what is no code must not be taken for a formula."""
-    pieces = text.split("`")
-    return "`".join(
-        piece.replace("$", r"\$").replace("*", r"\*").replace("<", r"\<") if not at % 2 else piece
-        for at, piece in enumerate(pieces)
-    )
 
 
 @functools.cache

@@ -53,7 +53,6 @@ class Result:
     module: str  # the experiment, as ``python -m`` takes it
     command: str  # the whole one, which makes them again
     title: str  # the first sentence of the experiment's docstring
-    tried: str  # the paragraph of it that says what else was tried
     made: str  # when and on what, and with which versions
 
     @property
@@ -140,10 +139,8 @@ def _result(folder: Path) -> Result:
         if grid := OPTIONS.get(folder.name, own):
             command += f" --grid {grid}"
     docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
-    paragraphs = re.split(r"\n\s*\n", docstring)
-    tried = next((text for text in paragraphs if text.startswith("Tried ")), "")
-    title = paragraphs[0].replace("\n", " ")
-    return Result(folder, module, command, title, tried, _made(settings))
+    title = docstring.partition("\n\n")[0].replace("\n", " ")
+    return Result(folder, module, command, title, _made(settings))
 
 
 def _made(settings: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ import pytest
 import nf_resnets
 from docs.machinery import pages, results
 from nf_resnets import schemes
+from nf_resnets.trained.torch_layouts import LAYOUTS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -89,6 +90,13 @@ def test_a_page_has_the_rows_of_its_scheme_under_all_of_its_names():
     for cell, name in cells.items():
         assert pages.schemes_of(cell) == {name}
         assert f"{cell}  " in pages.scheme_numbers(name, COMMITTED)
+
+
+def test_the_page_on_checkpoints_has_every_layout():
+    text = (DOCS / "how_to/from_torch.md").read_text()
+    for one in LAYOUTS.values():
+        line = rf"^\| `{one.name}` \|.*\| `{one.network.__name__}\(.*\)` \| `{one.scheme}` \|$"
+        assert re.search(line, text, re.M), one.name
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=IDS)
