@@ -34,27 +34,26 @@ standard head, as BatchNorm's does.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nf_resnets import init, roles, schemes
+from nf_resnets import init, roles
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.plotting.style import LOOKS
 from nf_resnets.roles import Role
 
 from .experiment import CHANCE, CURVE_POINTS, Experiment, Results, Row, curve_of
-from .grid import Point, grid
+from .grid import Point, grid, scheme_with
 from .main import run
 from .table import accuracy_cell, grouped, mean_curves, text_table
 
 WINDOW = 10  # steps of the moving average
-FIXUP = schemes.get("fixup")
-NO_BIAS = dataclasses.replace(FIXUP.anatomy, scalar_biases=False)
-NO_BRANCHES = dataclasses.replace(FIXUP.anatomy, branches=False, multiplier=False)
-NO_RULE_3 = dataclasses.replace(NO_BIAS, multiplier=False)
+NO_BIAS = {"scalar_biases": False}
+NO_BRANCHES = {"branches": False, "multiplier": False}
+NO_RULE_3 = {"scalar_biases": False, "multiplier": False}
+NO_ZEROS = {"zero_head": False, "zero_last": False}
 
 
 def some_rules(
@@ -82,38 +81,26 @@ def some_rules(
     )
 
 
-def _of_fixup(name: str, title: str, **changes: Any) -> schemes.Scheme:
-    return dataclasses.replace(FIXUP, name=name, title=title, **changes)
+def rules(**which: bool) -> Any:
+    return partial(some_rules, **which)
 
 
-def _of_rules(name: str, title: str, anatomy: schemes.Anatomy, **which: bool) -> schemes.Scheme:
-    return _of_fixup(name, title, anatomy=anatomy, init=functools.partial(some_rules, **which))
-
-
-TENTH, TENFOLD = (functools.partial(init.fixup, scale=scale) for scale in (0.1, 10.0))
+ABLATIONS = (
+    ("no_bias", "no bias", ("#0E6E2E", "P"), NO_BIAS, init.fixup),
+    ("tenth", "0.1x scale, no bias", ("#2FA58F", "v"), NO_BIAS, partial(init.fixup, scale=0.1)),
+    ("tenfold", "10x scale, no bias", ("#1D2150", "s"), NO_BIAS, partial(init.fixup, scale=10.0)),
+    ("no_branches", "no branches", ("#6B1A05", "D"), NO_BRANCHES, init.standard),
+    ("nonzero", "no layer 0, all scaled", ("#2B1B3D", "X"), {}, rules(zero_last=False)),
+    ("no_rule_2", "rules 1 and 3, not 2", ("#8C6D31", "<"), {}, rules(rescaled=False)),
+    ("rule_2", "rule 2 alone", ("#C9576A", "^"), NO_RULE_3, rules(**NO_ZEROS)),
+    ("no_rule", "no rule (He)", LOOKS["He"], NO_RULE_3, rules(rescaled=False, **NO_ZEROS)),
+)
+"""Name, title, look, parts and initialisation."""
 VARIANTS = {
-    "no_bias": _of_fixup("no_bias", "no bias", anatomy=NO_BIAS),
-    "tenth": _of_fixup("tenth", "0.1x scale, no bias", anatomy=NO_BIAS, init=TENTH),
-    "tenfold": _of_fixup("tenfold", "10x scale, no bias", anatomy=NO_BIAS, init=TENFOLD),
-    "no_branches": _of_fixup("no_branches", "no branches", anatomy=NO_BRANCHES, init=init.standard),
-    "nonzero": _of_rules("nonzero", "no layer 0, all scaled", FIXUP.anatomy, zero_last=False),
-    "no_rule_2": _of_rules("no_rule_2", "rules 1 and 3, not 2", FIXUP.anatomy, rescaled=False),
-    "rule_2": _of_rules("rule_2", "rule 2 alone", NO_RULE_3, zero_head=False, zero_last=False),
-    "no_rule": _of_rules(
-        "no_rule", "no rule (He)", NO_RULE_3, zero_head=False, zero_last=False, rescaled=False
-    ),
+    name: scheme_with("fixup", name, anatomy, title=title, init=drawn)
+    for name, title, _, anatomy, drawn in ABLATIONS
 }
-
-LOOKS.update(
-    {
-        VARIANTS[name].title: look
-        for name, look in {
-            "no_bias": ("#0E6E2E", "P"), "tenth": ("#2FA58F", "v"), "tenfold": ("#1D2150", "s"),
-            "no_branches": ("#6B1A05", "D"), "nonzero": ("#2B1B3D", "X"),
-            "no_rule_2": ("#8C6D31", "<"), "rule_2": ("#C9576A", "^"), "no_rule": LOOKS["He"],
-        }.items()
-    }
-)  # fmt: skip
+LOOKS.update({title: look for _, title, look, _, _ in ABLATIONS})
 FIGURE = ("batchnorm", "fixup", "no_bias", "tenth", "tenfold", "no_branches")
 """The curves of the paper's figure."""
 RULES = ("fixup", "nonzero", "no_rule_2", "rule_2", "no_rule")
@@ -180,7 +167,7 @@ def table(results: Results) -> str:
 
 EXPERIMENT = Experiment(
     "fixup_fig4_ablation", SCALES, table, figure, schemes=tuple(VARIANTS.values()), columns=columns,
-    lines=functools.partial(curve_of, points=CURVE_POINTS),
+    lines=partial(curve_of, points=CURVE_POINTS),
 )  # fmt: skip
 
 if __name__ == "__main__":

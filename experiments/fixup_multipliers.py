@@ -29,21 +29,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from nf_resnets import analysis, schemes
+from nf_resnets import analysis
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 
 from .experiment import Experiment, Results, Row
-from .grid import grid
+from .grid import grid, scheme_with
 from .main import run
 from .table import finished, grouped, mean_curves, spread_cell, text_table
 from .untrained import forward, normalized
 
-FIXUP = schemes.get("fixup")
-WITHOUT = dataclasses.replace(
-    FIXUP,
-    name="fixup_without_multipliers",
-    title="Fixup without multipliers",
-    anatomy=dataclasses.replace(FIXUP.anatomy, multiplier=False),
+WITHOUT = scheme_with(
+    "fixup", "fixup_without_multipliers", {"multiplier": False}, title="Fixup without multipliers"
 )
 LOOKED_AT = {
     "weight_norm": "norm of a weight",

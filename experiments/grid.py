@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +40,19 @@ def variants(
 ) -> list[Point]:
     """A grid for each of some changes."""
     return [point for changes in named.values() for point in grid({**base, **changes}, **axes)]
+
+
+def scheme_with(
+    base: str, name: str, anatomy: Mapping[str, Any] | None = None, **changes: Any
+) -> schemes.Scheme:
+    """A scheme with some changes; those of its parts are in ``anatomy``.
+
+    >>> scheme_with("fixup", "no_bias", {"scalar_biases": False}).anatomy.scalar_biases
+    False
+    """
+    scheme = schemes.get(base)
+    parts = dataclasses.replace(scheme.anatomy, **(anatomy or {}))
+    return dataclasses.replace(scheme, name=name, anatomy=parts, **changes)
 
 
 def title_in(named: Mapping[str, Point]) -> Callable[[Mapping[str, Any]], str]:

@@ -19,7 +19,6 @@ one epoch at batch 128, crop and flip, two seeds: over an hour on two cores.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import statistics
 from collections.abc import Callable, Sequence
@@ -36,13 +35,13 @@ from nf_resnets.plotting.curves import Curve, Panel, curves_figure, mean_curve
 from nf_resnets.roles import Role
 
 from .experiment import Experiment, Results, Row
-from .grid import Point, grid, variants
+from .grid import Point, grid, scheme_with, variants
 from .main import run
 from .table import finished, grouped, spread_cell, text_table
 from .untrained import forward, initial, normalized, quick_jit
 
 RESCALENET = schemes.get("rescalenet")
-AT_ZERO = dataclasses.replace(RESCALENET, name="rescalenet_biases_at_0", calibrate=None)
+AT_ZERO = scheme_with("rescalenet", "rescalenet_biases_at_0", calibrate=None)
 
 DIGITS = {
     "dataset": "digits", "model": "cifar-resnet-32", "steps": 220, "batch_size": 64,

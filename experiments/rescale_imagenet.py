@@ -41,7 +41,6 @@ seeds is at most 10 points below BatchNorm's, and at least 10 above the plain ne
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ from nf_resnets import init, models, schemes
 
 from . import imagenet
 from .experiment import Results, Row
-from .grid import Point, grid
+from .grid import Point, grid, scheme_with
 from .main import run
 from .table import accuracy_cell, grouped, published_cell, spread_cell, text_table
 
@@ -58,24 +57,18 @@ NETWORKS = ("resnet-50", "resnet-101", "vgg-19")
 PUBLISHED = {"ResNet-50": 76.57, "ResNet-101": 77.55}
 """RescaleNet's top-1 test accuracies on ImageNet (%)."""
 DROPOUT = {"conv_dropout": 0.03, "dropout": 0.3}
-RESCALENET = schemes.get("rescalenet")
-
-
-def changed(base: schemes.Scheme, name: str, dropout: bool, **changes: Any) -> schemes.Scheme:
-    """A scheme with dropout or without."""
-    anatomy = dataclasses.replace(base.anatomy, dropout=dropout)
-    return dataclasses.replace(base, name=name, anatomy=anatomy, **changes)
-
 
 AT_ZERO = {"title": "RescaleNet, biases at 0", "calibrate": None}
+WITH, WITHOUT = {"dropout": True}, {"dropout": False}
 GROUPS = {
-    name: getattr(RESCALENET, name) for name in ("scalars", "scalar_factor", "undecayed")
-}  # fmt: skip
+    name: getattr(schemes.get("rescalenet"), name)
+    for name in ("scalars", "scalar_factor", "undecayed")
+}
 ONE_RECIPE = (
-    changed(RESCALENET, "rescalenet_dropout", True),
-    changed(RESCALENET, "rescalenet_at_0", True, **AT_ZERO),
+    scheme_with("rescalenet", "rescalenet_dropout", WITH),
+    scheme_with("rescalenet", "rescalenet_at_0", WITH, **AT_ZERO),
     *(
-        changed(schemes.get(name), f"{name}_as_rescalenet", False, **GROUPS)
+        scheme_with(name, f"{name}_as_rescalenet", WITHOUT, **GROUPS)
         for name in ("batchnorm", "plain")
     ),
 )
@@ -89,15 +82,13 @@ def of_scripts(network: str) -> tuple[schemes.Scheme, ...]:
     """
     drawn: dict[str, Any] = {"published": True}
     if network != "vgg-19":
-        scheme = changed(RESCALENET, "", True)
-        drawn = {
-            "dropout": models.make(network, scheme, num_classes=1000, **DROPOUT).branch_dropout
-        }
+        model = models.make(network, ONE_RECIPE[0], num_classes=1000, **DROPOUT)
+        drawn = {"dropout": model.branch_dropout}
     how = {"init": functools.partial(init.rescalenet, **drawn)}
     return (
-        changed(RESCALENET, f"rescalenet_{network}", True, **how),
-        changed(RESCALENET, f"rescalenet_at_0_{network}", True, **how, **AT_ZERO),
-        *(changed(schemes.get(n), f"{n}_{network}", True) for n in ("batchnorm", "plain")),
+        scheme_with("rescalenet", f"rescalenet_{network}", WITH, **how),
+        scheme_with("rescalenet", f"rescalenet_at_0_{network}", WITH, **how, **AT_ZERO),
+        *(scheme_with(name, f"{name}_{network}", WITH) for name in ("batchnorm", "plain")),
     )
 
 

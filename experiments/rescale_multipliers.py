@@ -47,25 +47,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from nf_resnets import analysis, schemes
+from nf_resnets import analysis
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, curves_of
 
 from .experiment import Experiment, Results, Row
-from .grid import grid
+from .grid import grid, scheme_with
 from .main import run
 from .table import text_table
 from .untrained import forward, normalized
 
-RESCALENET = schemes.get("rescalenet")
 SCHEMES = tuple(
-    dataclasses.replace(
-        RESCALENET,
-        name=f"rescalenet_{title.replace(' ', '_')}",
-        title=title,
-        anatomy=dataclasses.replace(RESCALENET.anatomy, multiplier=multiplier),
+    scheme_with(
+        "rescalenet", f"rescalenet_{word}_multipliers", {"multiplier": word == "with"},
+        title=f"{word} multipliers",
     )
-    for title, multiplier in (("with multipliers", True), ("without multipliers", False))
-)
+    for word in ("with", "without")
+)  # fmt: skip
 MEASURED = (
     "mean_multiplier", "mean_norm_ratio", "mean_gain_ratio", "first_variance", "last_variance"
 )  # fmt: skip

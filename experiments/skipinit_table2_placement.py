@@ -39,21 +39,19 @@ one BatchNorm stands before the last ReLU and the mean over the image, not right
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from nf_resnets import schemes
 
-from .grid import Point, grid
+from .grid import Point, grid, scheme_with
 from .main import run
 from .rates import CIFAR10, DIGITS, PAPER_RATES, SMOKE, rate_experiment
 
 
 def times(a: float) -> schemes.Scheme:
     """BatchNorm in the branch, and the block, skip and branch, times ``a``."""
-    half = schemes.get("batchnorm_sqrt_half")
-    anatomy = dataclasses.replace(half.anatomy, residual=a, identity=a)
-    return dataclasses.replace(half, name=f"batchnorm_times_{a:g}", anatomy=anatomy)
+    constants = {"residual": a, "identity": a}
+    return scheme_with("batchnorm_sqrt_half", f"batchnorm_times_{a:g}", constants)
 
 
 TITLES = {
