@@ -19,7 +19,6 @@ minutes on two cores, `--scale smoke` seconds.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,27 +62,18 @@ def make_network(depth: int, batch_size: int, stem_channels: int) -> Any:
     return model, images, shapes, quick_jit(bounds)
 
 
-def draw(name: str, model: Any, images: jax.Array, shapes: Any, keys: jax.Array) -> Iterator[Any]:
-    """The parameters of an initialisation, a draw for each key; Fixup's with a random head."""
+def draw(name: str, model: Any, images: jax.Array, shapes: Any, key: jax.Array) -> Any:
+    """The parameters of an initialisation; Fixup's with a random head."""
     standard = jax.tree_util.tree_map_with_path(
         lambda path, leaf: jnp.full(leaf.shape, float(path[-1].key == "multiplier")), shapes
     )
-    L = model.num_branches
-    compiled = {
-        "he": lambda key: init.he(standard, key),
-        "xavier": lambda key: init.xavier(standard, key),
-        "fixup": lambda key: analysis.random_head(
-            init.fixup(standard, L, key=key), jax.random.fold_in(key, 1)
-        ),
-    }
     if name == "lsuv":
-        for key in keys:
-            # Not compiled: a program of many stacked QR decompositions hangs on a CPU of two cores
-            # (jaxlib 0.10.2, the orthogonal draw of 40 layers).
-            standard_draw = init.orthogonal(standard, key)
-            yield init.lsuv(standard_draw, network=forward(model), inputs=(images,))
-    else:
-        yield from map(quick_jit(compiled[name]), keys)
+        drawn = init.orthogonal(standard, key)
+        return init.lsuv(drawn, network=forward(model), inputs=(images,))
+    if name == "fixup":
+        drawn = init.fixup(standard, model.num_branches, key=key)
+        return analysis.random_head(drawn, jax.random.fold_in(key, 1))
+    return {"he": init.he, "xavier": init.xavier}[name](standard, key)
 
 
 def measure(point: Point, _: str | None) -> list[Row]:
@@ -92,8 +82,12 @@ def measure(point: Point, _: str | None) -> list[Row]:
     sizes = (point["depth"], point["batch_size"], point["stem_channels"])
     model, images, shapes, bounds_of = make_network(*sizes)
     keys = jax.random.split(jax.random.key(0), point["draws"])
-    drawn = draw(name, model, images, shapes, keys)
-    bounds = [jax.device_get(bounds_of(params)) for params in drawn]
+    drawn = functools.partial(draw, name, model, images, shapes)
+    if name != "lsuv":
+        # A program of many stacked QR decompositions hangs on a CPU of two cores (jaxlib 0.10.2,
+        # the orthogonal draw of 40 layers).
+        drawn = quick_jit(drawn)
+    bounds = [jax.device_get(bounds_of(drawn(key))) for key in keys]
     of_blocks, of_sets = jax.tree.map(lambda *each: np.stack(each), *bounds)
     rows = [
         {"theorem": 1, "where": f"block {at + 1}", "k": at + 1}
