@@ -106,8 +106,8 @@ def second_test(task: Any, program: Any, plan: Any, state: Any) -> dict[str, flo
     scheme = schemes.get(plan.settings["scheme"])
     if plan.settings["bn_estimate_batches"] or not scheme.anatomy.has_batch_norm:
         return {}
-    _, dataset, _, how = task.parts(plan)
-    how = dataclasses.replace(how, bn_estimate_batches=SECOND_TEST)
+    _, kind, dataset = task.of(plan)
+    how = dataclasses.replace(kind.how, bn_estimate_batches=SECOND_TEST)
     splits, states = device_splits(dataset, program.mesh), program.begin([state])
     test = image_test(program.model, program.mesh, how, splits, states)
     return {SECOND: float(test(states)["accuracy"][0])}

@@ -37,8 +37,7 @@ def test_sweeps(name):
 def test_dtypes():
     for dtype in models.DTYPES:
         settings = make({**small.BASE, "dtype": dtype})
-        found = image_task.make_model(image_task.kind_of(settings, DIGITS), DIGITS)
-        assert found.dtype == jnp.dtype(dtype)
+        assert image_task.kind_of(settings, DIGITS).model.dtype == jnp.dtype(dtype)
     plain, cast = small.make({"dtype": models.DTYPES, "seed": (0,)}).plans
     assert plain.key != cast.key and plain.program != cast.program
 
@@ -50,7 +49,7 @@ def test_a_base_network_of_a_sweep():
     task = ImageTask(small.load)
     settings = make({**given, "base_model": "wrn-10-2"})
     kind = task.kind(settings)
-    model = image_task.make_model(kind, DIGITS)
+    model = kind.model
     np.testing.assert_allclose(model.scheme.constants(12).residual, 1 / 4)
     assert task.start(task.plan(settings)).scheme is model.scheme
 

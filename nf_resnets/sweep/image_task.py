@@ -38,23 +38,19 @@ from nf_resnets.training.run import Plan
 class Kind:
     """What follows from settings and data, whatever the run's numbers."""
 
-    settings: RunSettings  # of one run of the kind
-    num_steps: int
+    settings: RunSettings  # of the runs, without their numbers
+    how: training.ImageTraining
+    model: Any  # the network, or the function that calls one of another library
+    parametrize: Callable[..., Any] | None  # of `training.relative_to`, where there is a base
     steps_per_epoch: int
     warmup_steps: int
-    micro_batches: int  # into which a batch is cut
-    bn_groups: int  # into which BatchNorm cuts a batch
     program: str  # runs of equal names share a compiled program
-    relative: tuple[Any, Any] | None = None  # of `training.relative_to`, where there is a base
-    overrides: Overrides = Overrides()
+    overrides: Overrides
 
     @property
     def scheme(self) -> schemes.Scheme:
         """Of the network; relative to the base network, where there is one."""
-        if self.relative is not None:
-            network, _ = self.relative
-            return schemes.get(network.scheme)
-        return self.overrides.scheme or schemes.get(self.settings.scheme)
+        return schemes.get("plain" if self.overrides.is_other else self.model.scheme)
 
 
 class ImageTask:
@@ -76,17 +72,14 @@ class ImageTask:
         self.dataset = functools.cache(load)
         self.fingerprint = functools.cache(lambda name: data.fingerprint(self.dataset(name)))
         self._names = names
-        self._kinds: dict[RunSettings, Kind] = {}
-        self._splits: dict[Any, Any] = {}
+        self._kind = functools.cache(lambda of: kind_of(of, self.dataset(of.dataset), overrides))
+        self._splits = functools.cache(training.device_splits)
         self._lock = threading.Lock()
 
     def kind(self, settings: RunSettings) -> Kind:
         """The kind of a run, found once; raises as :func:`kind_of`."""
         numbers: dict[str, Any] = dict.fromkeys(NUMBERS)
-        others = dataclasses.replace(settings, **numbers)
-        if others not in self._kinds:
-            self._kinds[others] = kind_of(settings, self.dataset(settings.dataset), self.overrides)
-        return self._kinds[others]
+        return self._kind(dataclasses.replace(settings, **numbers))
 
     def plan(self, settings: RunSettings) -> Plan:
         """What follows from a run's settings; raises as :func:`kind_of`."""
@@ -97,97 +90,72 @@ class ImageTask:
             label=label(values, self._names),
             program=kind.program,
             data=self.fingerprint(settings.dataset),
-            num_steps=kind.num_steps,
+            num_steps=kind.how.num_steps,
             steps_per_epoch=kind.steps_per_epoch,
             evaluate_every=settings.evaluate_every,
         )
 
-    def _settings(self, plan: Plan) -> RunSettings:
+    def of(self, plan: Plan) -> tuple[RunSettings, Kind, data.Dataset]:
+        """A run's settings, its kind, and its data."""
         names = self.overrides.names
-        return make({n: x for n, x in plan.settings.items() if n in FIELDS and n not in names})
+        settings = make({n: x for n, x in plan.settings.items() if n in FIELDS and n not in names})
+        return settings, self.kind(settings), self.dataset(settings.dataset)
 
     def check(self, plan: Plan, devices_per_run: int) -> None:
         """Refuses a run whose batch does not divide over its devices."""
-        kind = self.kind(self._settings(plan))
-        settings, parts = kind.settings, devices_per_run * kind.micro_batches
+        settings, kind, _ = self.of(plan)
+        parts = devices_per_run * kind.how.micro_batches
         if settings.batch_size % parts:
             raise ValueError(
                 f"batch_size={settings.batch_size} does not divide evenly into "
-                f"{kind.micro_batches} micro-batches on each of devices_per_run={devices_per_run} "
-                "devices."
+                f"{kind.how.micro_batches} micro-batches on each of "
+                f"devices_per_run={devices_per_run} devices."
             )
         if settings.gradient_noise and parts == 1:
             raise ValueError(
                 f"gradient_noise=True found with micro_batch={settings.micro_batch}; expected "
                 f"fewer examples in a micro-batch than batch_size={settings.batch_size}."
             )
-        if kind.scheme.anatomy.has_batch_norm and kind.bn_groups % parts:
+        if kind.scheme.anatomy.has_batch_norm and kind.model.bn_groups % parts:
             raise ValueError(
-                f"ghost_batch={settings.ghost_batch} found, {kind.bn_groups} in a batch of "
+                f"ghost_batch={settings.ghost_batch} found, {kind.model.bn_groups} in a batch of "
                 f"{settings.batch_size}; expected a multiple of {parts}, some for each of "
                 f"devices_per_run={devices_per_run} devices."
             )
 
     def build(self, plan: Plan, mesh: Mesh, **devices: Any) -> training.Program:
         """Compiles the program of a run."""
-        name = plan.settings["dataset"]
+        _, kind, dataset = self.of(plan)
         with self._lock:  # threads that compile share what is on the devices
-            if (name, mesh) not in self._splits:
-                self._splits[name, mesh] = training.device_splits(self.dataset(name), mesh)
-        model, dataset, optimizer_fn, how = self.parts(plan)
+            splits = self._splits(dataset, mesh)
         return training.image_program(
-            model, dataset, optimizer_fn, mesh, how, self.start(plan),
-            splits=self._splits[name, mesh], **devices,
+            kind.model, dataset, functools.partial(optimizer, kind), mesh, kind.how,
+            self.start(plan), splits=splits, **devices,
         )  # fmt: skip
 
     def lower(self, plan: Plan, mesh: Mesh, **devices: Any) -> jax.stages.Lowered:
         """Lowers the steps of a run's program for devices that need not be there."""
-        model, dataset, optimizer_fn, how = self.parts(plan)
+        _, kind, dataset = self.of(plan)
         return training.lower_image_steps(
-            model, dataset, optimizer_fn, mesh, how, self.start(plan), **devices
-        )
-
-    def parts(self, plan: Plan) -> tuple[Any, data.Dataset, Any, training.ImageTraining]:
-        """Network, data, optimizer and steps of a run's program."""
-        settings = self._settings(plan)
-        kind, dataset = self.kind(settings), self.dataset(settings.dataset)
-        how = training.ImageTraining(
-            batch_size=settings.batch_size,
-            num_steps=kind.num_steps,
-            augmentation=data.Augmentation(
-                settings.padding, settings.flip, settings.mixup, settings.cutout
-            ),
-            label_smoothing=settings.label_smoothing,
-            average_decay=settings.average or None,
-            micro_batches=kind.micro_batches,
-            # More than an epoch has would be the same ones again.
-            bn_estimate_batches=min(settings.bn_estimate_batches, kind.steps_per_epoch),
-            draw=typing.cast(Draw, settings.draw),
-            calibration_examples=settings.calibration_examples,
-            gradient_noise=settings.gradient_noise,
-        )
-        model = make_model(kind, dataset)
-        model = model.apply if isinstance(model, training.Functions) else model
-        return model, dataset, functools.partial(optimizer, kind), how
+            kind.model, dataset, functools.partial(optimizer, kind), mesh, kind.how,
+            self.start(plan), **devices,
+        )  # fmt: skip
 
     def start(self, plan: Plan) -> training.Start | training.TrainState:
         """In what a run differs from others of its program."""
-        settings = self._settings(plan)
-        kind, variables = self.kind(settings), self.overrides.variables
+        (settings, kind, dataset), variables = self.of(plan), self.overrides.variables
         if variables is None and not self.overrides.is_other:
             return training.Start(
                 kind.scheme, settings.seed, hyper_of(settings), settings.alpha,
                 settings.branch_scale,
             )  # fmt: skip
         if variables is None:
-            shape = self.dataset(settings.dataset).train.images.shape[1:]
-            variables = self.overrides.network.init(
-                jax.random.key(settings.seed), jnp.zeros((1, *shape))
-            )
+            image = jnp.zeros((1, *dataset.train.images.shape[1:]))
+            variables = self.overrides.network.init(jax.random.key(settings.seed), image)
         return training.create_state(
             variables["params"], functools.partial(optimizer, kind), hyper_of(settings),
             batch_stats=variables.get("batch_stats"), seed=settings.seed,
-            average_decay=settings.average or None,
+            average_decay=kind.how.average_decay,
         )  # fmt: skip
 
 
@@ -197,9 +165,8 @@ def kind_of(
     overrides: Overrides = Overrides(),  # noqa: B008 (a frozen value)
 ) -> Kind:
     """Works out what a run's settings mean on its data set, and checks that they can be run."""
-    examples = len(dataset.train.labels)
     batch_size = settings.batch_size
-    per_epoch = data.steps_per_epoch(examples, batch_size)
+    per_epoch = data.steps_per_epoch(len(dataset.train.labels), batch_size)
     if settings.epochs * per_epoch >= MOST_STEPS:
         raise ValueError(
             f"epochs={settings.epochs:g} found; expected less than {MOST_STEPS / per_epoch:g}, "
@@ -213,12 +180,12 @@ def kind_of(
             f"warmup_epochs={settings.warmup_epochs:g} found, {warmup:.7g} steps; expected no "
             f"more than the run's {num_steps}."
         )
-    micro_batch = settings.micro_batch or batch_size
-    if batch_size % min(micro_batch, batch_size):
+    micro_batch = min(settings.micro_batch or batch_size, batch_size)
+    if batch_size % micro_batch:
         raise ValueError(
             f"micro_batch={micro_batch} found; expected a divisor of batch_size={batch_size}."
         )
-    micro_batches = batch_size // min(micro_batch, batch_size)
+    micro_batches = batch_size // micro_batch
     anatomy = (overrides.scheme or schemes.get(settings.scheme)).anatomy
     bn_groups = 1
     if anatomy.has_batch_norm:
@@ -226,7 +193,7 @@ def kind_of(
         if batch_size % ghost or (batch_size // ghost) % micro_batches:
             raise ValueError(
                 f"ghost_batch={settings.ghost_batch} found; expected a divisor of the "
-                f"{batch_size // micro_batches} examples that are computed at once."
+                f"{micro_batch} examples that are computed at once."
             )
         bn_groups = batch_size // ghost
     image = dataset.train.images.shape[1:]
@@ -244,23 +211,40 @@ def kind_of(
                 f"{name}={getattr(settings, name)} found for a network of another library; "
                 "expected another one, for this one must know what the network's leaves are."
             )
-    kind = Kind(
-        settings, num_steps, per_epoch, warmup_steps, micro_batches, bn_groups, _program(settings),
-        overrides=overrides,
-    )  # fmt: skip
+    model, parametrize = overrides.network, None
     if overrides.is_other:
-        return kind
-    model, like = make_model(kind, dataset), jax.ShapeDtypeStruct((1, *image), jnp.float32)
-    if overrides.network is not None and model.num_classes != dataset.num_classes:
+        model = model.apply
+    elif model is None:
+        model = make_model(settings, dataset, bn_groups)
+    elif model.num_classes != dataset.num_classes:
         raise ValueError(
             f"the network has num_classes={model.num_classes}; expected {dataset.num_classes}, the "
             f"classes of {dataset.name}."
         )
-    if settings.base_model is None:
-        return kind
-    base_settings = dataclasses.replace(settings, model=settings.base_model)
-    base = make_model(dataclasses.replace(kind, settings=base_settings), dataset)
-    return dataclasses.replace(kind, relative=training.relative_to(model, base, like))
+    elif hasattr(model, "bn_groups"):
+        model = model.clone(bn_groups=bn_groups)
+    if settings.base_model is not None:
+        tuned = dataclasses.replace(settings, model=settings.base_model)
+        base = make_model(tuned, dataset, bn_groups)
+        like = jax.ShapeDtypeStruct((1, *image), jnp.float32)
+        model, parametrize = training.relative_to(model, base, like)
+    how = training.ImageTraining(
+        batch_size=batch_size,
+        num_steps=num_steps,
+        augmentation=data.Augmentation(
+            settings.padding, settings.flip, settings.mixup, settings.cutout
+        ),
+        label_smoothing=settings.label_smoothing,
+        average_decay=settings.average or None,
+        micro_batches=micro_batches,
+        # More than an epoch has would be the same ones again.
+        bn_estimate_batches=min(settings.bn_estimate_batches, per_epoch),
+        draw=typing.cast(Draw, settings.draw),
+        calibration_examples=settings.calibration_examples,
+        gradient_noise=settings.gradient_noise,
+    )
+    program = _program(settings)
+    return Kind(settings, how, model, parametrize, per_epoch, warmup_steps, program, overrides)
 
 
 def _program(settings: RunSettings) -> str:
@@ -284,19 +268,11 @@ def _program(settings: RunSettings) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def make_model(kind: Kind, dataset: data.Dataset) -> Any:
-    """The network of a run."""
-    if kind.relative is not None:
-        network, _ = kind.relative
-        return network
-    if kind.overrides.network is not None:
-        network = kind.overrides.network
-        has_groups = hasattr(network, "bn_groups")
-        return network.clone(bn_groups=kind.bn_groups) if has_groups else network
-    settings = kind.settings
+def make_model(settings: RunSettings, dataset: data.Dataset, bn_groups: int) -> Any:
+    """The network that settings name."""
     options: dict[str, Any] = {
         "num_classes": dataset.num_classes,
-        "bn_groups": kind.bn_groups,
+        "bn_groups": bn_groups,
         "dtype": models.dtype_of(settings.dtype),
     }
     if settings.stem_channels:
@@ -330,7 +306,7 @@ def drops_at(drops: str, num_steps: int) -> tuple[int, ...]:
 
 def _rate(kind: Kind, peak: Any) -> Callable[[Any], Any]:
     """The learning rate of each step."""
-    settings, num_steps = kind.settings, kind.num_steps
+    settings, num_steps = kind.settings, kind.how.num_steps
     if settings.schedule == "inverse_sqrt":  # which begins with a warm-up of its own
         return optim.inverse_sqrt(peak, max(1, kind.warmup_steps))
     if settings.schedule == "halving":
@@ -374,9 +350,8 @@ def optimizer(kind: Kind, hyper: dict[str, Any]) -> Any:
             options["nesterov"] = True
         rule, of = optim.OPTIMIZERS[settings.optimizer]
         made = rule(rate, scheme=kind.scheme, **options)
-        if kind.relative is not None:
-            _, parametrize = kind.relative
-            made = parametrize(made, kind=of)
+        if kind.parametrize is not None:
+            made = kind.parametrize(made, kind=of)
     limits = {"clip_norm": optax.clip_by_global_norm, "adaptive_clip": optim.adaptive_clip}
     clips = [clip(hyper[name]) for name, clip in limits.items() if name in hyper]
     return overrides.wrap(optax.chain(*clips, made) if clips else made)

@@ -126,19 +126,19 @@ def task_of(
 
 def fit_one(task: ImageTask, settings: RunSettings, watch: Watch) -> Trained:
     """Trains the one run of a task; see :func:`fit`."""
-    plan, kind, dataset = task.plan(settings), task.kind(settings), task.dataset(settings.dataset)
+    plan = task.plan(settings)
+    _, kind, dataset = task.of(plan)
     # With BatchNorm a device holds whole slices of the batch.
-    parts = kind.bn_groups if kind.scheme.anatomy.has_batch_norm else settings.batch_size
-    mesh = mesh_for(parts // kind.micro_batches)
+    parts = kind.model.bn_groups if kind.scheme.anatomy.has_batch_norm else settings.batch_size
+    mesh = mesh_for(parts // kind.how.micro_batches)
     task.check(plan, mesh.size)
     program = task.build(plan, mesh)
     state, row = train_one(program, task.start(plan), plan, watch)
     variables = {"params": state.tested_params}
     if state.batch_stats:
         # Those that it was tested with, of which the notes tell.
-        states, how = program.begin([state]), task.parts(plan)[-1]
-        split, _ = training.device_splits(dataset, mesh)
-        stats = training.tested_stats(program.model, mesh, how, split, states)(states)
+        states, (split, _) = program.begin([state]), training.device_splits(dataset, mesh)
+        stats = training.tested_stats(program.model, mesh, kind.how, split, states)(states)
         variables["batch_stats"] = training.unstack(jax.device_get(stats), 0)
     passed = ("network", "weights", "scalar_factor")
     default = vars(RunSettings())

@@ -58,7 +58,7 @@ def run_of(dataset, scheme):
 
     split = data.DeviceData.of(dataset, dataset.train)
     order = data.epoch_order(0, 0, len(dataset.train.labels))
-    augmentation = task.parts(plan)[3].augmentation
+    augmentation = task.of(plan)[1].how.augmentation
 
     @jax.jit
     def batch_of(step):

@@ -45,7 +45,7 @@ def test_the_laptop_scale_fits_the_digits():
     assert sweep.size == 320
     # BatchNorm's statistics are estimated from four batches, or what an epoch has.
     batches = {
-        plan.settings["batch_size"]: sweep.task.parts(plan)[3]
+        plan.settings["batch_size"]: sweep.task.of(plan)[1].how
         for plan in {plan.program: plan for plan in sweep.plans}.values()
     }
     assert {size: how.bn_estimate_batches for size, how in batches.items()} == {
