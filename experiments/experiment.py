@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
 import math
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets import data, schemes
-from nf_resnets.places import whole_file
 from nf_resnets.sweep import settings
 from nf_resnets.sweep.engine import Execution
 from nf_resnets.sweep.image_task import ImageTask
@@ -165,13 +163,3 @@ def curve_of(row: Row, points: int = 200) -> list[Row]:
         dict(zip(LINE, values, strict=True))
         for values in zip(*(curve[name] for name in LINE), strict=True)
     ]
-
-
-def write_csv(file: Path, rows: Sequence[Row]) -> None:
-    """Writes rows as a table; nothing where there are none."""
-    if rows:
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        with whole_file(file) as new, open(new, "w", newline="") as stream:
-            writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from nf_resnets import command_line, data, places, schemes
 from nf_resnets.machine import device_name, maker
-from nf_resnets.places import whole_file
+from nf_resnets.places import whole_file, write_csv
 from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw
 from nf_resnets.sweep import command as sweep_command
 from nf_resnets.sweep import engine, settings
@@ -38,7 +38,6 @@ from .experiment import (
     Row,
     curve_lines,
     flat,
-    write_csv,
 )
 from .grid import Point, changed, differing, layers, parsed, telling
 

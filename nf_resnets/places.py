@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def try_folder(path: str | os.PathLike[str]) -> Path:
@@ -59,6 +61,16 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
                 os.replace(each, path.with_name(each.name))
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows as a table, in which what a row lacks is empty; nothing where there are none."""
+    if rows:
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        with whole_file(path) as new, open(new, "w", newline="") as file:
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 @contextlib.contextmanager

@@ -6,11 +6,10 @@ import types
 import numpy as np
 import pytest
 
-from experiments.experiment import write_csv
 from nf_resnets.cli import analyze
 from nf_resnets.cli.networks import _write_samples
 from nf_resnets.data import load
-from nf_resnets.places import held
+from nf_resnets.places import held, write_csv
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.sweep import Rows
 from nf_resnets.training.checkpoint import Checkpoints

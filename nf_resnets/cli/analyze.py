@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import importlib
-import io
 import os
 import sys
 from collections.abc import Callable
@@ -301,11 +299,7 @@ def _named(options: Analyze) -> tuple[str, str]:
 
 def write(page: Page, options: Analyze, folder: Path) -> None:
     """Writes the table, and the figure if Matplotlib is there."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(page.rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(page.rows)
-    places.write_whole(folder / TABLE, stream.getvalue().encode(), overwrite=True)
+    places.write_csv(folder / TABLE, page.rows)
     if not can_draw():
         print(NO_MATPLOTLIB, file=sys.stderr)
         return

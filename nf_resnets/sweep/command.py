@@ -19,13 +19,13 @@ import jax
 
 from nf_resnets import command_line, data, places
 from nf_resnets.machine import device_name, small_pages
-from nf_resnets.places import whole_file
+from nf_resnets.places import write_csv
 from nf_resnets.sweep import engine, for_topology, on_ray
 from nf_resnets.sweep.engine import Execution, Outcome, store_programs
 from nf_resnets.sweep.grid import Sweep, make_sweep
 from nf_resnets.sweep.options import Logs, Options, check
 from nf_resnets.sweep.results import STOPPED, Result, makers, states_in_words
-from nf_resnets.sweep.rows import FAILED, Rows, write_csv
+from nf_resnets.sweep.rows import FAILED, Rows, flat
 from nf_resnets.sweep.select import Row
 from nf_resnets.sweep.settings import RunSettings, value_text
 from nf_resnets.topology import topology_devices
@@ -231,8 +231,7 @@ def _result(
 ) -> Result:
     """What there is to show; the table is written anew, from the rows."""
     rows = list(outcome.rows.values())
-    with whole_file(options.out / "rows.csv") as new, open(new, "w", newline="") as file:
-        write_csv(rows, file)
+    write_csv(options.out / "rows.csv", list(map(flat, rows)))
     failed = any(row["state"] in FAILED for row in rows)
     classes = {sweep.task.dataset(row["dataset"]).num_classes for row in rows}
     return Result(

@@ -8,7 +8,6 @@ passed over, and its run is made again, with the same numbers.
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import math
 import os
@@ -17,7 +16,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from nf_resnets.places import held
 
@@ -174,11 +173,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_csv(rows: Sequence[Mapping[str, Any]], file: TextIO) -> None:
-    """Writes what is flat of the rows as a table, for spreadsheets and pandas."""
-    columns = list(dict.fromkeys(name for row in rows for name in row if name not in NESTED))
-    writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        text = {name: str(x).lower() if isinstance(x, bool) else x for name, x in row.items()}
-        writer.writerow(text)
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is a cell of a table, for spreadsheets and pandas."""
+    cells = {name: x for name, x in row.items() if name not in NESTED}
+    return {name: str(x).lower() if isinstance(x, bool) else x for name, x in cells.items()}

@@ -1,7 +1,6 @@
 """Rows: every damaged line is passed over and named, a key counts once, one process a file."""
 
 import errno
-import io
 import json
 import os
 import random
@@ -12,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nf_resnets.sweep.rows import Rows, write_csv
+from nf_resnets.places import write_csv
+from nf_resnets.sweep.rows import Rows, flat
 
 ROOT = Path(__file__).parents[2]
 
@@ -151,9 +151,8 @@ def test_a_disk_that_fills_up_costs_the_rows_that_did_not_fit(ten, monkeypatch):
     assert len(rows.read()) == 11 and rows.damaged == []
 
 
-def test_a_table_has_what_is_flat_of_the_rows():
-    file = io.StringIO()
-    write_csv([row("a", flip=True), row("b", more="x,y")], file)
-    assert file.getvalue().splitlines() == [
+def test_a_table_has_what_is_flat_of_the_rows(tmp_path):
+    write_csv(tmp_path / "rows.csv", [flat(row("a", flip=True)), flat(row("b", more="x,y"))])
+    assert (tmp_path / "rows.csv").read_text().splitlines() == [
         "key,state,loss,flip,more", "a,finished,0.1,true,", 'b,finished,0.1,,"x,y"'
     ]  # fmt: skip
