@@ -31,9 +31,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from nf_resnets.analysis import growth
 from nf_resnets.plotting import rates_figure, transfer_figure
 from nf_resnets.sweep import Move, moves, optima
-from nf_resnets.sweep.select import exponent
 
 from .experiment import Experiment, Results, Row
 from .grid import grid
@@ -107,11 +107,12 @@ def table(results: Results) -> str:
         cells = [["scheme", *(f"{by} {size:,}" for size in sizes), f"rate ~ {by}^"]]
         for title in dict.fromkeys(move.group["scheme"] for move in all_moves):
             line = {int(move.size): move for move in all_moves if move.group["scheme"] == title}
-            power = exponent(list(line.values()))
+            best_of = {size: move.best for size, move in line.items() if move.best is not None}
+            power = growth(best_of, best_of.values())
             cells.append([
                 title,
                 *(cell(line[size], tried[title, size]) if size in line else "-" for size in sizes),
-                "-" if power is None else f"{power:.2f}",
+                "-" if math.isnan(power) else f"{power:.2f}",
             ])  # fmt: skip
         texts.append(text_table(cells))
     return "\n\n".join(texts)

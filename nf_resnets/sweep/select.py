@@ -249,14 +249,3 @@ def moves(optima: Sequence[Optimum], by: str) -> list[Move]:
                     )
             all_moves.append(move)
     return all_moves
-
-
-def exponent(of: Sequence[Move]) -> float | None:
-    """The least-squares ``p`` of ``best ~ size**p`` over two or more moves, else None.
-
-    Example:
-      >>> round(exponent([Move({}, size, "train_loss", best=size**-0.5) for size in (1, 4, 16)]), 3)
-      -0.5
-    """
-    points = [(math.log(move.size), math.log(move.best)) for move in of if move.best is not None]
-    return statistics.linear_regression(*zip(*points, strict=True)).slope if points[1:] else None
