@@ -9,11 +9,12 @@ from typing import Any
 
 from nf_resnets.cli.sweep import RunOptions, SweepOptions
 from nf_resnets.plotting.rates import rate_range
+from nf_resnets.plotting.style import power
 from nf_resnets.sweep import command
 from nf_resnets.sweep.options import Options
 from nf_resnets.sweep.results import finish
 from nf_resnets.sweep.select import Optimum, Row, optimum
-from nf_resnets.sweep.settings import RunSettings, parse, value_text
+from nf_resnets.sweep.settings import RunSettings, parse
 
 STEPS = 100
 """Of a run, where no budget is given."""
@@ -75,15 +76,11 @@ def at_end(row: Row) -> dict[str, Any]:
 
 def answer(best: Optimum) -> str:
     """Says which rate is best by the training loss, which to take, and which diverged."""
-
-    def power(rate: float) -> str:
-        return value_text("peak_lr", rate)
-
     diverged = [each for each in best.rates if each.diverged]
     if best.best is None:
         text = "No run finished, so there is no best rate."
     else:
-        text = f"The best rate is {rate_range(vars(best), power)}: training loss {best.mean:.3g}."
+        text = f"The best rate is {rate_range(vars(best))}: training loss {best.mean:.3g}."
         if best.at_edge:
             text += f" It is the {best.at_edge} of the rates tried: widen --rates."
         most = diverged[0].rate / MARGIN if diverged else best.best

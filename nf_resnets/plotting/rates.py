@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure
@@ -138,7 +138,7 @@ def series_title(group: Row, size: str, names: Mapping[str, str] | None) -> str:
     return ", ".join(parts) or "all runs"
 
 
-def rate_range(one: Row, text: Callable[[float], str] = power, marks: str = "") -> str:
+def rate_range(one: Row, marks: str = "") -> str:
     """The best rate of an optimum with the range of rates as good, if that is wider."""
-    best, low, high = (text(one[name]) for name in ("best", "low", "high"))
+    best, low, high = (power(one[name]) for name in ("best", "low", "high"))
     return best + marks + ("" if low == high else f" ({low} to {high})")

@@ -191,4 +191,4 @@ def power(rate: float) -> str:
     ('2^-2', '0.1')
     """
     mantissa, exponent = math.frexp(rate)
-    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{rate:.4g}"
+    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{rate:g}"

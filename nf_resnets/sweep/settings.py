@@ -17,6 +17,7 @@ import numpy as np
 
 from nf_resnets import models, optim, schemes
 from nf_resnets.command_line import printable
+from nf_resnets.plotting.style import power
 
 SCHEDULES = ("halving", "constant", "cosine", "step", "inverse_sqrt")
 """How the learning rate changes; see :mod:`nf_resnets.optim`."""
@@ -342,10 +343,8 @@ def value_text(name: str, value: Any) -> str:
     """
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    if name == "peak_lr" and value > 0:
-        mantissa, exponent = math.frexp(value)
-        if mantissa == 0.5:
-            return f"2^{exponent - 1}"
+    if name == "peak_lr":
+        return power(value)
     return f"{value:g}" if isinstance(value, float) else printable(str(value))
 
 
