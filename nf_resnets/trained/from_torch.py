@@ -133,13 +133,14 @@ def _array(name: str, value: Any) -> np.ndarray:
 def _layout_of(model: Any) -> Layout:
     """The layout of a class, its arguments and a scheme's anatomy, which are in no weight."""
     scheme = schemes.get(model.scheme)
+    # Dropout is in no logits of a trained network.
+    anatomy = dataclasses.replace(scheme.anatomy, dropout=False)
     for layout in LAYOUTS.values():
-        published = schemes.get(layout.scheme).anatomy
         is_theirs: bool = isinstance(model, layout.network)
         if (
             is_theirs
             and all(getattr(model, name) == value for name, value in layout.arguments.items())
-            and _same_logits(scheme.anatomy, published, model.num_branches)
+            and anatomy == schemes.get(layout.scheme).anatomy
         ):
             return layout
     version = f"(version={model.version})" if isinstance(model, models.ResNet) else ""
@@ -148,21 +149,6 @@ def _layout_of(model: Any) -> Layout:
         f"a {type(model).__name__}{version} with scheme={scheme.name!r} found, which computes what "
         f"no published network does; expected the network and the scheme of one: {known}."
     )
-
-
-def _same_logits(one: schemes.Anatomy, other: schemes.Anatomy, depth: int) -> bool:
-    """Whether two anatomies compute the same in a trained network of that depth."""
-    # Dropout is in no logits of it, and the constants are compared as numbers.
-    left_out = ("residual", "identity", "beta", "dropout")
-    names = [x.name for x in dataclasses.fields(one) if x.name not in left_out]
-    if any(getattr(one, name) != getattr(other, name) for name in names):
-        return False
-    transitions = tuple(k % 3 == 0 for k in range(depth))  # any will do
-    for pair in zip(one.constants(transitions), other.constants(transitions), strict=True):
-        a, b = (1.0 if value is None else value for value in pair)
-        if not np.allclose(a, b, rtol=1e-6, atol=0):
-            return False
-    return True
 
 
 # --- The leaves -----------------------------------------------------------------------------------
