@@ -14,7 +14,7 @@ from nf_resnets.places import whole_file
 from nf_resnets.sweep.options import Options, parse_target
 from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.select import Optimum, Row, grouped, optima
-from nf_resnets.sweep.settings import FIELDS, axis_text, value_text
+from nf_resnets.sweep.settings import FIELDS, axis_text, label
 from nf_resnets.sweep.targets import steps_to_target
 
 
@@ -120,25 +120,13 @@ def in_one_line(
     rows: Sequence[Row], axes: Mapping[str, Sequence[Any]], base: Mapping[str, Any]
 ) -> str:
     """The settings that all runs share, and the seeds that each point has a row of, on one line."""
-    row = rows[0]
-    epochs = f"{row['epochs']:g} epoch{'' if row['epochs'] == 1 else 's'}"
-    budget = f"{row['steps']:,} steps" if row["steps"] else epochs
+    shown = ["model", "dataset", "steps" if rows[0]["steps"] else "epochs", *base]
+    named = ("seed", "batch_size", "peak_lr", "scheme", *axes)  # in the figure, or here
     points = grouped(rows, [name for name in axes if name != "seed"]).values()
     seeds = sorted({len(point) for point in points})
-    words = [
-        "" if "model" in axes else row["model"],
-        "" if "dataset" in axes else f"on {row['dataset']}",
-        "" if {"epochs", "steps"} & set(axes) else budget,
-        " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-        + f" seed{'s' if seeds[-1] > 1 else ''}",
-    ]
-    shown = ("model", "dataset", "epochs", "steps", "seed", "batch_size", "peak_lr", "scheme")
-    words += [
-        f"{n.replace('_', ' ').replace('bn ', 'BatchNorm ')} {value_text(n, value)}"
-        for n, value in base.items()
-        if n not in shown
-    ]
-    return ", ".join(word for word in words if word)
+    text = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+    shared = label(rows[0], [name for name in dict.fromkeys(shown) if name not in named])
+    return ", ".join(filter(None, [shared, f"{text} seed{'s'[: seeds[-1] != 1]}"]))
 
 
 def finish(result: Result, options: Options, *, title: str) -> int:
