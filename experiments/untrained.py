@@ -17,7 +17,7 @@ from nf_resnets.models.blocks import Layers, PostActivationBlock, PreActivationB
 from nf_resnets.models.layers import relu
 from nf_resnets.models.resnet import head
 from nf_resnets.models.stage import stages
-from nf_resnets.training.program import quick_compile
+from nf_resnets.training.program import quick_jit as quick_jit
 
 
 def digits(value: Any) -> str:
@@ -33,11 +33,6 @@ def slope(rows: Iterable[Mapping[str, Any]], x: str, y: str) -> float:
     """
     rows = list(rows)
     return growth(*([float(row[name]) for row in rows] for name in (x, y)))
-
-
-def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles what runs a few times: on a CPU what counts is how long it takes to compile."""
-    return jax.jit(function, compiler_options=quick_compile(jax.devices()[0]))
 
 
 def digits_batch(batch_size: int) -> tuple[jax.Array, jax.Array]:

@@ -28,7 +28,7 @@ from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw
 from nf_resnets.roles import Role, RoleMap
 from nf_resnets.sweep.options import DataDir
 from nf_resnets.trained.predict import images_of
-from nf_resnets.training.program import quick_compile
+from nf_resnets.training.program import quick_jit
 
 FIGURE, TABLE = "page.png", "blocks.csv"
 
@@ -183,7 +183,7 @@ def start(model: Any, scheme: schemes.Scheme, images: jax.Array, keys: jax.Array
     def network(params: Any, images: jax.Array) -> Any:
         return model.apply({"params": params}, images)
 
-    variables = _quickly(drawn)(keys[0], keys[1])
+    variables = quick_jit(drawn)(keys[0], keys[1])
     if scheme.calibrate is not None:
         params = scheme.calibrate(variables["params"], network=network, inputs=(images,))
         variables["params"] = params
@@ -245,7 +245,7 @@ def _measure(
         excess = excess_loss(logits, labels).mean()
         return blocks, signal_of(blocks), eta(blocks), *map(jnp.stack, (*sizes, along)), excess
 
-    measured = jax.device_get(_quickly(measures)(shown))
+    measured = jax.device_get(quick_jit(measures)(shown))
     blocks, signal, etas, inputs_norms, norms, along, excess = measured
     form, scalars = form_of(blocks), multipliers(params, rules=role_map)
     # Equation 6; what is not homogeneous is off by more than rounding.
@@ -273,11 +273,6 @@ def _measure(
         row = {"k": at + 1, "name": branch.name, "transition": transition}
         rows.append(row | {name: _number(value) for name, value in values.items()})
     return Page(rows, notes)
-
-
-def _quickly(function: Any) -> Any:
-    # Everything runs once: what counts is how long it takes to compile.
-    return jax.jit(function, compiler_options=quick_compile(jax.devices()[0]))
 
 
 def _number(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Literal, get_args
 
 import jax
@@ -14,7 +13,7 @@ from nf_resnets.roles import Leaf, Role
 from nf_resnets.trained.file import Trained, TrainedError
 from nf_resnets.trained.inputs import Images
 from nf_resnets.trained.predict import images_of, refuse_other_network
-from nf_resnets.training.program import quick_compile
+from nf_resnets.training.program import quick_jit
 
 Learn = Literal["all", "small", "head"]
 
@@ -49,8 +48,7 @@ def transfer(trained: Trained, *, inputs: Images, key: jax.Array) -> Trained:
     scheme = schemes.get(model.scheme)
     image = jnp.zeros((1, *inputs.shape))
 
-    # Called once, it only takes time to compile.
-    @functools.partial(jax.jit, compiler_options=quick_compile(jax.devices()[0]))
+    @quick_jit
     def head_of(key: jax.Array) -> dict[str, jax.Array]:
         params = model.init(key, image)["params"]
         params = scheme.init(params, model.num_branches, key=key)

@@ -116,9 +116,7 @@ def build(
         raise ValueError(f"num_steps={fields['num_steps']} found; expected 1 or more.")
     stacked = state_shapes(mesh, initial, example, slots)
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
-    # It is called once a run: compiling it takes longer than running it.
-    options = quick_compile(mesh.devices.flat[0])
-    begin_plain = jax.jit(initial, static_argnums=0, compiler_options=options)
+    begin_plain = quick_jit(initial, mesh.devices.flat[0], static_argnums=0)
     # A data-dependent scheme may pass its batch many times, which is worth optimising.
     begin_on_data = jax.jit(initial, static_argnums=0)
 
@@ -163,9 +161,13 @@ def state_shapes(
     )
 
 
-def quick_compile(device: jax.Device) -> dict[str, Any] | None:
-    """Compiler options for functions that run rarely: on a CPU, no optimisation."""
-    return {"xla_backend_optimization_level": 0} if device.platform == "cpu" else None
+def quick_jit(
+    function: Callable[..., Any], device: jax.Device | None = None, **options: Any
+) -> jax.stages.Wrapped:
+    """Compiles what runs a few times: on a CPU without optimisation, which takes longer."""
+    is_cpu = (device or jax.devices()[0]).platform == "cpu"
+    level = {"xla_backend_optimization_level": 0} if is_cpu else None
+    return jax.jit(function, compiler_options=level, **options)
 
 
 def _leaves(tree: Any) -> list[str]:
