@@ -31,7 +31,7 @@ from nf_resnets.sweep.settings import RunSettings, value_text
 from nf_resnets.topology import topology_devices
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callbacks
-from nf_resnets.training.display import Display, duration_text
+from nf_resnets.training.display import Display, counted, duration_text
 from nf_resnets.training.preemption import Preemption
 from nf_resnets.training.run import Plan
 
@@ -89,7 +89,7 @@ def _dry_run(options: Options, sweep: Sweep, chips: Sequence[Any]) -> None:
     left = [plans for plans in missing if plans]
     done = sweep.size - sum(map(len, left))
     of_them = f", {done:,} of them done" if done else ""
-    print(f"Grid: {sweep.size:,} run{'s'[: sweep.size != 1]}{of_them}")
+    print(f"Grid: {counted(sweep.size)}{of_them}")
     wide = max(map(len, sweep.axes), default=0)
     for name, values in sweep.axes.items():
         print(f"  {name:<{wide}}  {len(values):>4}  {values_in_words(name, values)}")
@@ -109,8 +109,7 @@ def _timed(execution: Execution, rows: Sequence[Row], left: Sequence[Sequence[Pl
         seconds += runs * plan.num_steps * (each or 0.0)
         unknown += each is None
         step = "" if each is None else f", {1e3 * each:.3g} ms a step"
-        print(f"  {for_topology.describe(plan)}: {runs:,} run{'s'[: runs != 1]} of "
-              f"{plan.num_steps:,} steps{step}")  # fmt: skip
+        print(f"  {for_topology.describe(plan, runs)}{step}")
     if unknown:
         print(f"Time: unknown until a run of each program has finished (missing: {unknown})")
         return
@@ -144,46 +143,38 @@ def _run(options: Options, sweep: Sweep, title: str) -> Result | None:
         refuse_without_rows(options.out)
     stop = Preemption()
     with contextlib.ExitStack() as stack:
-        if options.ray is None:
-            rows = stack.enter_context(Rows(options.out, options.shard, writes=writes).open())
-            if options.retry:
-                rows.retry()
-
-            def make(**hooks: Any) -> Outcome:
-                how = options.execution
-                return engine.make(sweep.task, sweep.plans, rows, execution=how, **hooks)
-        else:
-            rows, submit = Rows(options.out), on_ray.submitter(options.ray)
-
-            def make(**hooks: Any) -> Outcome:
-                return on_ray.make(options, sweep, submit, on_ray.slots(), **hooks)
-
+        writes_rows = writes and options.ray is None
+        rows = stack.enter_context(Rows(options.out, options.shard, writes=writes_rows).open())
+        if options.retry:
+            rows.retry()
+        submit = on_ray.submitter(options.ray) if options.ray else None
         if writes:
-            runs, count = sweep.size, len(sweep.programs)
-            where = device_name() if options.ray is None else f"Ray at {options.ray}"
+            where = f"Ray at {options.ray}" if options.ray else device_name()
             print(
-                f"{title}: {runs:,} run{'s'[: runs != 1]}, {count} program"
-                f"{'s'[: count != 1]} on {where}; results in {options.out.resolve()}",
+                f"{title}: {counted(sweep.size)}, {counted(len(sweep.programs), 'program')} on "
+                f"{where}; results in {options.out.resolve()}",
                 flush=True,
             )
             say_what_is_damaged(rows)
         # Only while runs are trained is there anything to save: before and after, a signal ends the
         # process at once.
         with watched(sweep.plans, rows, options.logs, options.out) as callback, stop:
-            outcome = make(callback=callback, stop=lambda: stop.requested)
+            hooks: Any = {"callback": callback, "stop": lambda: stop.requested}
+            if submit is not None:
+                outcome = on_ray.make(options, sweep, submit, on_ray.slots(), **hooks)
+            else:
+                how = options.execution
+                outcome = engine.make(sweep.task, sweep.plans, rows, execution=how, **hooks)
     # Another process than this one can have been told to stop.
     code = stop.exit_code or (143 if outcome.stopped else 0)
     counts = Counter(row["state"] for row in outcome.rows.values())
     counts["to be made"] = sweep.size - counts.total()
-    if code == 128 + signal.SIGTERM and writes:
-        # Who sends it does not wait for figures.
+    is_terminated = code == 128 + signal.SIGTERM  # who sends it does not wait for figures
+    if is_terminated and writes:
         print(f"{states_in_words(counts)}\n{STOPPED}", flush=True)
+    if code and (is_terminated or not writes):
         raise SystemExit(code)
-    if not writes:
-        if code:
-            raise SystemExit(code)
-        return None
-    return _result(options, sweep, outcome, counts, code)
+    return _result(options, sweep, outcome, counts, code) if writes else None
 
 
 def refuse_without_rows(folder: Path) -> None:

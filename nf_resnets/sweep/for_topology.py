@@ -16,7 +16,7 @@ from nf_resnets.topology import (
     chip_of,
     compile_footprint,
 )
-from nf_resnets.training.display import duration_text
+from nf_resnets.training.display import counted, duration_text
 from nf_resnets.training.mesh import SWEEP
 from nf_resnets.training.run import Plan
 
@@ -46,12 +46,12 @@ def report(
     seconds, too_large = 0.0, 0
     for plan, *others in left:
         runs = 1 + len(others)
-        print(f"  {describe(plan)}: {_count(runs)} of {plan.num_steps:,} steps", flush=True)
+        print(f"  {describe(plan, runs)}", flush=True)
         try:
             need = _footprint(task, plan, mesh, each_has, chip)
         except DoesNotFitError as error:
             fewer = "fewer" if each_has > 1 else "a smaller batch or more chips a run"
-            print(f"    {_count(each_has)} a chip: {error}; expected {fewer}")
+            print(f"    {counted(each_has)} a chip: {error}; expected {fewer}")
             too_large += 1
             continue
         slots = mesh.shape[SWEEP] * each_has
@@ -68,10 +68,11 @@ def report(
     return too_large
 
 
-def describe(plan: Plan) -> str:
-    """A program in a few words."""
+def describe(plan: Plan, runs: int) -> str:
+    """A program, and what is to be made by it, in a few words."""
     settings = plan.settings
-    return f"{settings['model']}, {settings['scheme']}, batch {settings['batch_size']}"
+    name = f"{settings['model']}, {settings['scheme']}, batch {settings['batch_size']}"
+    return f"{name}: {counted(runs)} of {plan.num_steps:,} steps"
 
 
 def size(bytes_: float) -> str:
@@ -96,10 +97,6 @@ def _footprint(task: ImageTask, plan: Plan, mesh: Mesh, each_has: int, chip: Chi
     return need
 
 
-def _count(runs: int) -> str:
-    return f"{runs:,} run{'' if runs == 1 else 's'}"
-
-
 def _lines(need: Footprint, each_has: int, slots: int, chip: Chip) -> list[str]:
     """What a report says of a program that fits."""
     seconds, by = need.bound(chip)
@@ -111,7 +108,7 @@ def _lines(need: Footprint, each_has: int, slots: int, chip: Chip) -> list[str]:
         f"fits: {size(need.memory)} at a time in {size(chip.usable)} ({size(need.arguments)} of "
         f"arguments, {size(need.temporaries)} of temporaries, {size(need.outputs)} of outputs, "
         f"{size(need.code)} of code)",
-        f"a step of {_count(slots)}, {each_has:,} a chip: "
+        f"a step of {counted(slots)}, {each_has:,} a chip: "
         f"{need.flops:.3g} FLOP and {need.bytes:.3g} bytes a chip, {need.main_bytes:.3g} of them "
         "in its main memory",
         f"bound by {by}: at least {1e3 * seconds:.3g} ms a step",

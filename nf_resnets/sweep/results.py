@@ -16,6 +16,7 @@ from nf_resnets.sweep.regimes import regimes_of
 from nf_resnets.sweep.select import Optimum, Row, grouped, optima
 from nf_resnets.sweep.settings import FIELDS, axis_text, label
 from nf_resnets.sweep.targets import steps_to_target
+from nf_resnets.training.display import counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +148,7 @@ def finish(result: Result, options: Options, *, title: str) -> int:
     print(states_in_words(result.counts))
     if result.rows and result.counts.get("diverged") == len(result.rows):
         print("All runs diverged: lower the learning rates.")
-    print(f"{result.compiled} program{'s'[: result.compiled != 1]} compiled.")
+    print(f"{counted(result.compiled, 'program')} compiled.")
     print(f"In {folder.resolve()}:")
     for file in [
         *files,

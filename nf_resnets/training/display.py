@@ -44,7 +44,7 @@ class Display:
         self._lock = threading.RLock()
         self._plans = {plan.key: plan for plan in plans}
         work = sum(plan.num_steps for plan in plans)
-        self._all = self._bars.add_task(_counted(len(plans)), total=work, visible=len(plans) > 1)
+        self._all = self._bars.add_task(counted(len(plans)), total=work, visible=len(plans) > 1)
         self._bar_of: dict[str, TaskID] = {}
         self._words: dict[str, dict[str, str]] = {}  # what stands on a run's bar
         self._counts: Counter[str] = Counter()
@@ -136,7 +136,7 @@ class Display:
             self._counts[state] += 1
             count = len(self._plans)
             words = ", ".join(f"{n:,} {state}" for state, n in self._counts.items())
-            self._bars.update(self._all, description=f"{_counted(count)}: {words}")
+            self._bars.update(self._all, description=f"{counted(count)}: {words}")
             if count > 1:
                 what = _outcome(result) if state == "finished" else state
                 what += f": {result['message']}" if result.get("message") else ""
@@ -144,8 +144,13 @@ class Display:
                 self.on_message(f"{over} {self._plans[key].label}: {what}")
 
 
-def _counted(runs: int) -> str:
-    return f"{runs:,} run{'s'[: runs != 1]}"
+def counted(count: int, what: str = "run") -> str:
+    """So many of them.
+
+    >>> counted(1), counted(2000, "program")
+    ('1 run', '2,000 programs')
+    """
+    return f"{count:,} {what}{'s'[: count != 1]}"
 
 
 def _outcome(result: Mapping[str, Any]) -> str:
