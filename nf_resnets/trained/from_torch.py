@@ -183,7 +183,7 @@ def _variables(
     faults = [f"{len(left)} tensors without a leaf, {_listed(left)}"] if left else []
     faults += [f"{len(missing)} leaves without a tensor, {_listed(missing)}"] if missing else []
     if faults:
-        raise ValueError(f"{'; '.join(faults)}. Expected what {layout.title} have.")
+        raise ValueError(f"{'; '.join(faults)}. Expected what {layout.name} has.")
     leaves: dict[str, list[np.ndarray]] = {}
     for (name, path), (names, shape) in sources.items():
         leaves.setdefault(name, []).append(_value(path, shape, names, tensors))

@@ -26,7 +26,6 @@ class Layout:
 
     name: str
     names: Mapping[str, str]
-    title: str
     network: type
     scheme: str
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -59,7 +58,6 @@ _FIXUP_NAMES = {
 _ALL = (
     Layout(
         name="torchvision-resnet",
-        title="torchvision's and timm's ResNets",
         network=models.ResNet,
         arguments={"version": 1},
         scheme="batchnorm",
@@ -75,7 +73,6 @@ _ALL = (
     ),
     Layout(
         name="fixup-cifar",
-        title="the Fixup authors' ResNets for CIFAR",
         network=models.CifarResNet,
         scheme="fixup",
         names=_FIXUP_NAMES,
@@ -86,7 +83,6 @@ _ALL = (
     ),
     Layout(
         name="fixup-imagenet",
-        title="the Fixup authors' ResNets for ImageNet",
         network=models.ResNet,
         arguments={"version": 1},
         scheme="fixup",
@@ -94,7 +90,6 @@ _ALL = (
     ),
     Layout(
         name="rescalenet",
-        title="the RescaleNet authors' ResNets",
         network=models.ResNet,
         arguments={"version": 1},
         scheme="rescalenet_published",
@@ -112,7 +107,6 @@ _ALL = (
     ),
     Layout(
         name="timm-nf-resnet",
-        title="timm's NF-ResNets",
         network=models.ResNet,
         arguments={"version": 2},
         scheme="nf_resnet_timm",

@@ -146,7 +146,7 @@ def image_program(
     # Compiled ahead of time, so that a call with other shapes is an error, not a compilation.
     executable = lower_image_steps(
         model, dataset, optimizer, mesh, training, example,
-        split=splits[0], runs_per_device=runs_per_device, vectorize=vectorize,
+        runs_per_device=runs_per_device, vectorize=vectorize,
     ).compile()  # fmt: skip
 
     def first_images() -> np.ndarray:
@@ -179,22 +179,19 @@ def lower_image_steps(
     training: ImageTraining,
     example: Start | TrainState,
     *,
-    split: data.DeviceData | None = None,
     runs_per_device: int = 1,
     vectorize: Vectorize = "auto",
 ) -> jax.stages.Lowered:
     """Lowers the ``steps`` of :func:`image_program` from shapes alone; computes nothing.
 
     The devices of the mesh need not be there: they may be those of
-    :func:`nf_resnets.topology.topology_devices`. ``split`` is the training split, if it is on the
-    mesh already.
+    :func:`nf_resnets.topology.topology_devices`.
     """
-    if split is None:
-        whole = NamedSharding(mesh, PartitionSpec())
-        split = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole),
-            data.DeviceData.of(dataset, dataset.train),
-        )
+    whole = NamedSharding(mesh, PartitionSpec())
+    split = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole),
+        data.DeviceData.of(dataset, dataset.train),
+    )
     initial = training.initial(model, dataset.train.images.shape[1:], optimizer, example)
     states = state_shapes(mesh, initial, example, mesh.shape[SWEEP] * runs_per_device)
     counts = jax.ShapeDtypeStruct(states.step.shape, jnp.int32, sharding=states.step.sharding)
