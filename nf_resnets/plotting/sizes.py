@@ -104,7 +104,6 @@ def transfer_figure(
     title: str,
     subtitle: str,
     size: str,
-    names: Mapping[str, str] | None = None,
 ) -> None:
     """Draws whether the best rate stays where it is, a curve for each scheme.
 
@@ -119,7 +118,6 @@ def transfer_figure(
       title: what the figure shows.
       subtitle: the settings it was made with.
       size: what the sizes are called, such as ``"layers"``.
-      names: what to call schemes; else by their keys.
 
     Example:
       >>> import dataclasses, pathlib, tempfile
@@ -134,7 +132,7 @@ def transfer_figure(
     """
     curves: dict[str, list[Row]] = {}
     for move in sorted(moves, key=lambda move: move["size"]):
-        curves.setdefault(series_title(move["group"], "", names), []).append(move)
+        curves.setdefault(series_title(move["group"], "", None), []).append(move)
     metric, factor, more_is_better = METRICS[moves[0]["metric"]]
     rates, costs = [], []
     for index, (name, of_scheme) in enumerate(curves.items()):
