@@ -220,8 +220,9 @@ class _Making:
             while True:
                 plans = [self.plan(task, point, points) for point in points]
                 drawer = Drawer(functools.partial(self.draw, points, plans, rows))
+                missing = [plan for plan in plans if plan.key not in rows]
                 how = (self.command.logs, self.out, drawer)
-                with sweep_command.watched(plans, rows, *how) as callback:
+                with sweep_command.watched(missing, *how) as callback:
                     outcome = engine.make(
                         task, plans, rows, callback=callback, stop=lambda: stop.requested,
                         execution=command.execution,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
@@ -21,7 +20,7 @@ import tyro
 from nf_resnets import data, models, places, schemes, translation
 from nf_resnets.cli.sweep import RunOptions
 from nf_resnets.command_line import MISTAKE, printable, program
-from nf_resnets.machine import small_pages
+from nf_resnets.sweep.command import watched
 from nf_resnets.sweep.options import DataDir, Logs
 from nf_resnets.sweep.overrides import BUILT, Overrides
 from nf_resnets.sweep.settings import RunSettings, make
@@ -32,7 +31,6 @@ from nf_resnets.trained.fit_translation import TranslationRecipe, fit_translatio
 from nf_resnets.trained.from_torch import from_torch
 from nf_resnets.trained.inputs import Images, Sentences
 from nf_resnets.trained.run import Watch, unfinished
-from nf_resnets.training.display import Display
 
 # The options of several commands.
 NetworkFile = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(help="A network's file.")]]
@@ -333,13 +331,8 @@ def _make(
 ) -> None:
     """Trains a network, saves it, and prints how good it is."""
     start = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        checkpoints = stack.enter_context(unfinished(out))
-        display = stack.enter_context(Display())
-        if advice := small_pages():
-            display.on_message(advice)
-        logs = stack.enter_context(command.logs.opened(out.parent))
-        network = make(watch=Watch((display, *logs), checkpoints))
+    with unfinished(out) as checkpoints, watched((), command.logs, out.parent) as callback:
+        network = make(watch=Watch((callback,), checkpoints))
         network = dataclasses.replace(network, notes={**notes, **network.notes})
         network.save(out, overwrite=command.overwrite)
     result = network.notes

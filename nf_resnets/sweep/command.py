@@ -158,7 +158,8 @@ def _run(options: Options, sweep: Sweep, title: str) -> Result | None:
             say_what_is_damaged(rows)
         # Only while runs are trained is there anything to save: before and after, a signal ends the
         # process at once.
-        with watched(sweep.plans, rows, options.logs, options.out) as callback, stop:
+        missing = [plan for plan in sweep.plans if plan.key not in rows]
+        with watched(missing, options.logs, options.out) as callback, stop:
             hooks: Any = {"callback": callback, "stop": lambda: stop.requested}
             if submit is not None:
                 outcome = on_ray.make(options, sweep, submit, on_ray.slots(), **hooks)
@@ -200,15 +201,13 @@ def say_what_is_damaged(rows: Rows) -> None:
 
 
 @contextlib.contextmanager
-def watched(
-    plans: Sequence[Plan], rows: Rows, logs: Logs, folder: Path, *others: Any
-) -> Iterator[Callbacks]:
-    """What shows and logs the runs that are missing, with other callbacks, on process 0."""
+def watched(plans: Sequence[Plan], logs: Logs, folder: Path, *others: Any) -> Iterator[Callbacks]:
+    """What shows and logs the runs that are to be made, with other callbacks, on process 0."""
     if not hosts.is_process_zero():
         yield Callbacks()
         return
     with contextlib.ExitStack() as stack:
-        display = stack.enter_context(Display([plan for plan in plans if plan.key not in rows]))
+        display = stack.enter_context(Display(plans))
         if advice := small_pages():
             display.on_message(advice)
         stack.enter_context(warnings.catch_warnings())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -90,23 +89,14 @@ def train_one(
     """
     rows: list[dict[str, Any]] = []
 
-    def say(text: str) -> None:
-        print(f"  {text}", file=sys.stderr, flush=True)
-
     def record(new: Any) -> Any:
         rows.extend(new)
         return new
 
     stop, saved = Preemption(), watch.checkpoints
-    hooks = Hooks(
-        Callbacks(*watch.callbacks, say=say), record, stop=lambda: stop.requested, finish=finish
-    )
-    with contextlib.ExitStack() as stack:
-        if saved is not None:
-            stack.enter_context(stop)
-            stack.enter_context(warnings.catch_warnings())
-            # Damaged checkpoints are reported in a line, and not as a warning of Python's.
-            warnings.showwarning = lambda message, *_, **__: say(str(message))
+    callback = Callbacks(*watch.callbacks, say=lambda text: print(f"  {text}", file=sys.stderr))
+    hooks = Hooks(callback, record, stop=lambda: stop.requested, finish=finish)
+    with contextlib.nullcontext() if saved is None else stop:
         try:
             (run,) = train(
                 program, [start], [plan], checkpoints=saved, hooks=hooks, keep_states=True

@@ -11,6 +11,7 @@ from nf_resnets.command_line import finish
 from nf_resnets.places import held
 from nf_resnets.trained import run
 from nf_resnets.training.checkpoint import Checkpoints
+from nf_resnets.training.display import Display
 from tests.trained.conftest import wanted
 
 
@@ -24,14 +25,14 @@ def signals_are_heard():
 
 def interrupted(monkeypatch, number=signal.SIGINT):
     """Lets a signal come at the end of the first epoch, once."""
-    real, left = command.Display.on_epoch, [number]
+    real, left = Display.on_epoch, [number]
 
     def on_epoch(self, *values):
         real(self, *values)
         if left:
             signal.raise_signal(left.pop())
 
-    monkeypatch.setattr(command.Display, "on_epoch", on_epoch)
+    monkeypatch.setattr(Display, "on_epoch", on_epoch)
 
 
 def fails(wanted, capsys, code=2):
