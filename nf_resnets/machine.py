@@ -1,7 +1,8 @@
-"""The machine and the versions that runs are made with."""
+"""The machine and the packages that runs are made with."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -27,6 +28,14 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def needed(module: str, extra: str) -> Any:
+    """Imports a module that an extra of this package brings."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ModuleNotFoundError(f"{error}: pip install 'nf_resnets[{extra}]'.") from error
 
 
 def device_name() -> str:

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from nf_resnets.machine import needed
+
 
 def open_builder(name: str, data_dir: str | os.PathLike[str] | None = None) -> Any:
     """Returns the builder of a data set that is on disk, ready to be read.
@@ -21,14 +23,7 @@ def open_builder(name: str, data_dir: str | os.PathLike[str] | None = None) -> A
       ModuleNotFoundError: if TensorFlow Datasets is not installed.
       OSError: if its description is damaged.
     """
-    try:
-        import tensorflow_datasets as tfds
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{name} is read with TensorFlow Datasets, and {error.name} is not installed: "
-            "pip install 'nf_resnets[data]', or give the path of its files, such as "
-            "cifar-10-batches-bin or an .npz, in place of the name."
-        ) from None
+    tfds = needed("tensorflow_datasets", "data")
     with quiet():
         root = os.path.expanduser(tfds.core.constants.DATA_DIR if data_dir is None else data_dir)
         with readable(name, os.path.join(root, name)):

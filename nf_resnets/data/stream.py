@@ -19,6 +19,7 @@ import numpy as np
 
 from nf_resnets.data.imagenet import Box, EncodedSplit, Example
 from nf_resnets.data.order import check_seed, steps_per_epoch
+from nf_resnets.machine import needed
 
 Batch = dict[str, np.ndarray]
 
@@ -140,7 +141,8 @@ def training_stream(
     """
     check_seed(seed)
     per_epoch = steps_per_epoch(split.num_examples, batch_size) * batch_size
-    examples = _grain().MapDataset.source(split).shuffle(seed)[:per_epoch].repeat()
+    grain = needed("grain", "imagenet")
+    examples = grain.MapDataset.source(split).shuffle(seed)[:per_epoch].repeat()
 
     def cropped(example: Example, generator: np.random.Generator) -> dict[str, Any]:
         uniform = generator.random(DRAWS).tolist()
@@ -191,17 +193,6 @@ def _row(example: Example, box: Any, size: int, *, flip: bool = False) -> dict[s
     return {"image": image, "label": np.int32(example.label), "index": np.int32(example.index)}
 
 
-def _grain() -> Any:
-    try:
-        import grain
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            "Grain is not installed, which streams data sets from disk: pip install"
-            " 'nf_resnets[imagenet]'."
-        ) from error
-    return grain
-
-
 def _read(
     example: Callable[[int], dict[str, Any]],
     rows: np.ndarray,
@@ -210,7 +201,7 @@ def _read(
     threads: int,
 ) -> Iterator[Batch]:
     """The rows of this host in the batches of some steps."""
-    grain, count = _grain(), len(rows)
+    grain, count = needed("grain", "imagenet"), len(rows)
 
     def row(position: int) -> dict[str, Any]:
         done, at = divmod(int(position), count)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from nf_resnets.machine import needed
 
 MOST_POINTS = 1000
 """Of longer runs every second, third, ... step is logged, so that no curve has more points."""
@@ -69,16 +70,10 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path) -> None:
         names = ("event_file_writer", "summary", "proto.event_pb2", "proto.summary_pb2")
-        try:
-            # Any, as its protocol buffers have no types.
-            modules: list[Any] = [importlib.import_module(f"tensorboardX.{name}") for name in names]
-        except ImportError as error:
-            raise ImportError(
-                "tensorboardX, which TensorBoard logs are written with, cannot be imported "
-                f"({error}); install it with `pip install nf_resnets[tensorboard]`."
-            ) from error
         # SummaryWriter blocks for ever once the disk is full; the writer below it raises.
-        self._writers, self._summary, self._event, self._summary_pb2 = modules
+        self._writers, self._summary, self._event, self._summary_pb2 = (
+            needed(f"tensorboardX.{name}", "tensorboard") for name in names
+        )
         self._folder = Path(folder).expanduser()
         self._logs: dict[str, tuple[Any, int]] = {}  # of a run its writer; each n-th step is logged
 

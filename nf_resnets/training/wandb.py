@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nf_resnets.machine import needed
 from nf_resnets.training.tensorboard import MOST_POINTS, epoch_values, step_values
 
 
@@ -26,13 +26,7 @@ class WandB:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        try:
-            self._wandb: Any = importlib.import_module("wandb")
-        except ImportError as error:
-            raise ImportError(
-                f"wandb, which logs for Weights & Biases, cannot be imported ({error}); install it "
-                "with `pip install nf_resnets[wandb]`."
-            ) from error
+        self._wandb = needed("wandb", "wandb")
         self._folder = Path(folder).expanduser()
         self._mode = os.environ.get("WANDB_MODE", "offline")
         self._runs: dict[str, tuple[Any, int]] = {}  # of those in slots; every n-th step is logged

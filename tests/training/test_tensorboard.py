@@ -178,5 +178,5 @@ def test_without_its_package_it_is_said_what_to_install(
     for name in [name for name in sys.modules if name.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=rf"pip install nf_resnets\[{extra}\]"):
+    with pytest.raises(ImportError, match=rf"pip install 'nf_resnets\[{extra}\]'"):
         logger(tmp_path)
