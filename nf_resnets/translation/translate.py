@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from nf_resnets import models
+from nf_resnets.machine import needed
 from nf_resnets.translation.batches import fitting_width, padded
 from nf_resnets.translation.beam import beam_search
 from nf_resnets.translation.vocabulary import Vocabulary, as_sentences
@@ -127,12 +128,8 @@ def bleu(translations: Iterable[str], *references: Iterable[str], language: str 
             f"{len(judged)} translations and {list(map(len, lists))} references found; expected as "
             "many of both, and at least one."
         )
-    try:
-        from sacrebleu.metrics.bleu import BLEU
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "BLEU needs sacrebleu: pip install 'nf_resnets[translation]'."
-        ) from None
-    metric = BLEU(trg_lang=language.replace("_", "-").partition("-")[0])
+    metric = needed("sacrebleu.metrics.bleu", "translation").BLEU(
+        trg_lang=language.replace("_", "-").partition("-")[0]
+    )
     score = metric.corpus_score(judged, lists)
     return Bleu(float(score.score), str(metric.get_signature()))

@@ -12,6 +12,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nf_resnets.machine import needed
+
 PADDING, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 """The tokens that are no part of a sentence: what fills up short ones, what stands before and after
 each, and what stands for anything that the vocabulary does not have."""
@@ -100,7 +102,7 @@ def _train(sentences: Sequence[str], size: int) -> bytes:
         raise ValueError(f"{len(sentences)} sentences without a word found; expected some words.")
     model = io.BytesIO()
     try:
-        _sentencepiece().SentencePieceTrainer.train(
+        needed("sentencepiece", "translation").SentencePieceTrainer.train(
             sentence_iterator=(each.replace(_RESERVED, " ") for each in sentences),
             max_sentence_length=_LONGEST, model_writer=model, vocab_size=size, model_type="bpe",
             # No character of the training sentences is unknown, and none is drawn by chance.
@@ -118,7 +120,7 @@ def _train(sentences: Sequence[str], size: int) -> bytes:
 
 @functools.lru_cache(maxsize=8)
 def _processor(model: bytes) -> Any:
-    processor = _sentencepiece().SentencePieceProcessor()
+    processor = needed("sentencepiece", "translation").SentencePieceProcessor()
     try:
         if not model:  # SentencePiece would complain when it is asked for something
             raise RuntimeError
@@ -135,13 +137,3 @@ def _processor(model: bytes) -> Any:
             f"{(PADDING, BEGIN, END, UNKNOWN)}."
         )
     return processor
-
-
-def _sentencepiece() -> Any:
-    try:
-        import sentencepiece
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "translation needs SentencePiece: pip install 'nf_resnets[translation]'."
-        ) from None
-    return sentencepiece
