@@ -28,18 +28,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_LAZY = (
-    "analysis", "data", "models", "optim", "plotting", "sweep", "trained", "training", "translation"
-)  # fmt: skip
 _FUNCTIONS = {"fit": ("fit", "fit"), "predict": ("predict", "classify")}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return importlib.import_module(f"nf_resnets.{name}")
     if name in _FUNCTIONS:
         module, function = _FUNCTIONS[name]
         return getattr(importlib.import_module(f"nf_resnets.trained.{module}"), function)
+    if name in __all__:  # a part that is not there yet
+        return importlib.import_module(f"nf_resnets.{name}")
     raise AttributeError(f"module 'nf_resnets' has no attribute {name!r}")
 
 
