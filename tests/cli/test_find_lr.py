@@ -44,7 +44,7 @@ def test_the_digits_have_a_rate(tmp_path, monkeypatch, capsys):
     )  # fmt: skip
     assert wanted() == 0
     out = capsys.readouterr().out
-    assert f"{STEPS} steps" in (tmp_path / "report.html").read_text()
+    assert f"steps {STEPS}" in (tmp_path / "report.html").read_text()
     # An epoch has 11 steps of 128 images, the last one the hundredth step alone.
     rows = [row for row in Rows(tmp_path).read().values() if row["state"] == "finished"]
     assert len(rows) == 2
