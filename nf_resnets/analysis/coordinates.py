@@ -6,6 +6,8 @@ activation changes by more and more, or not at all, as the network grows.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -116,8 +118,9 @@ def growth(sizes: Iterable[float], values: Iterable[Any]) -> float:
       >>> round(growth([1, 2, 4], [3.0, 6.0, 12.0]), 6)
       1.0
     """
-    x, y = (np.log(np.array([*of], np.float64)) for of in (sizes, values))
-    return float(np.polyfit(x, y, 1)[0]) if len({*x}) > 1 else np.nan
+    x, y = (np.log(np.array([*of], np.float64)).tolist() for of in (sizes, values))
+    # Its 0 is exact, so that no table has a -0.00.
+    return statistics.linear_regression(x, y).slope if len({*x}) > 1 else math.nan
 
 
 def coordinate_rows(
