@@ -46,6 +46,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.stats import spearmanr
 
 from nf_resnets import analysis
 from nf_resnets.plotting.curves import Curve, Panel, curves_figure, curves_of
@@ -66,6 +67,7 @@ SCHEMES = tuple(
 MEASURED = (
     "mean_multiplier", "mean_norm_ratio", "mean_gain_ratio", "first_variance", "last_variance"
 )  # fmt: skip
+RANK = "rank_correlation"  # of multiplier and block, where the multipliers differ
 
 CIFAR10 = {
     "dataset": "cifar10", "model": "cifar-resnet-32", "steps": 10 * 390, "batch_size": 128,
@@ -132,7 +134,7 @@ def lines(row: Row) -> list[Row]:
 
 
 def columns(row: Row) -> Row:
-    """Means over the blocks, relative to the start, and the last block's variance."""
+    """Means over the blocks, relative to the start, the last block's variance, and `RANK`."""
     looks = lines(row)
     count = max(line["block"] for line in looks)
     first, last = looks[:count], looks[-count:]
@@ -143,7 +145,11 @@ def columns(row: Row) -> Row:
 
     means = map(ratio, ("multiplier", "weight_norm", "gain"))
     ends = (first[-1]["variance"], last[-1]["variance"])
-    return dict(zip(MEASURED, (*means, *ends), strict=True))
+    measured = dict(zip(MEASURED, (*means, *ends), strict=True))
+    multipliers = [line["multiplier"] for line in last]
+    if max(multipliers) > min(multipliers):
+        measured[RANK] = float(spearmanr(range(count), multipliers).statistic)
+    return measured
 
 
 def over_steps(lines: list[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
