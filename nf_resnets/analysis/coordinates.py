@@ -114,13 +114,16 @@ def rms(x: jax.Array) -> jax.Array:
 def growth(sizes: Iterable[float], values: Iterable[Any]) -> float:
     """The least-squares ``p`` of ``value ~ size**p``: 0 where a check is flat, NaN of one size.
 
+    NaN, too, where a value is 0 or not finite: a check of such a network has no slope.
+
     Example:
-      >>> round(growth([1, 2, 4], [3.0, 6.0, 12.0]), 6)
-      1.0
+      >>> round(growth([1, 2, 4], [3.0, 6.0, 12.0]), 6), growth([1, 2, 4], [3.0, np.inf, 12.0])
+      (1.0, nan)
     """
     x, y = (np.log(np.array([*of], np.float64)).tolist() for of in (sizes, values))
-    # Its 0 is exact, so that no table has a -0.00.
-    return statistics.linear_regression(x, y).slope if len({*x}) > 1 else math.nan
+    if len({*x}) < 2 or not np.isfinite(x + y).all():
+        return math.nan
+    return statistics.linear_regression(x, y).slope  # its 0 is exact: no table has a -0.00
 
 
 def coordinate_rows(
