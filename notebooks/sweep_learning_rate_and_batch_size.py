@@ -140,7 +140,7 @@ Image(FOLDER / "rates.png", width=820)
 #   $2^{-1}$. BatchNorm's accuracy at batch 32 is flat over six rates, between which one seed cannot
 #   choose; its best rate by training loss moves from $2^{-2}$ to $2^0$.
 # - **Right edge.** Runs that diverged are in a band of their own. At batch 32 SkipInit diverges
-#   from $2^{-2}$ on, BatchNorm at none of these rates. Large rates help where there are few steps:
+#   from $2^{-1}$ on, BatchNorm at none of these rates. Large rates help where there are few steps:
 #   batch 256 has 20 in these four epochs, and BatchNorm is far ahead there. With more epochs
 #   SkipInit comes close at small batches, but not at the largest (see the larger sweep below).
 # - **Both rows.** A rate that is best for the test accuracy but not for the training loss
