@@ -163,6 +163,8 @@ endef
 	$(call install,experiments)
 
 # One after the other, also under make -j: two installs into one .venv would collide.
+.NOTPARALLEL:
+
 .venv/.test: .venv/.run
 	$(call install,test)
 

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks import fresh
@@ -93,14 +94,9 @@ def in_torch(runs: int) -> None:
     """Makes the runs in PyTorch, a process a core."""
     cores = os.cpu_count() or 1
     shares = [[run for run in range(runs) if run % cores == share] for share in range(cores)]
-    threads = [
-        threading.Thread(target=fresh.call, args=("benchmarks.whole_job:train_in_torch", share))
-        for share in shares
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    train = functools.partial(fresh.call, "benchmarks.whole_job:train_in_torch")
+    with ThreadPoolExecutor(cores) as pool:
+        list(pool.map(train, shares))  # raises what a process raised
 
 
 def train_in_torch(runs: list[int]) -> list[float]:

@@ -161,10 +161,12 @@ def _family(architecture: architectures.Architecture, what: str) -> str:
 
 def _batch(dataset: data.Dataset, options: Analyze) -> tuple[jax.Array, jax.Array]:
     """Normalized images ``[B, H, W, C]`` and labels ``[B]``, chosen by the seed."""
-    if options.batch_size < 1:
-        raise ValueError(f"--batch-size {options.batch_size} found; expected 1 or more.")
-    rng = np.random.default_rng(options.seed)
-    chosen = rng.permutation(len(dataset.train.labels))[: options.batch_size]
+    count = len(dataset.train.labels)
+    if not 1 <= options.batch_size <= count:
+        raise ValueError(
+            f"--batch-size {options.batch_size} found; expected 1 to {count}, the training images."
+        )
+    chosen = np.random.default_rng(options.seed).permutation(count)[: options.batch_size]
     images = data.normalize(dataset.train.images[chosen], dataset.mean, dataset.std)
     return images, jnp.asarray(dataset.train.labels[chosen])
 

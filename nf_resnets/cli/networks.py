@@ -22,7 +22,7 @@ from nf_resnets.cli.sweep import RunOptions
 from nf_resnets.command_line import MISTAKE, printable, program
 from nf_resnets.sweep.command import watched
 from nf_resnets.sweep.options import DataDir, Logs
-from nf_resnets.sweep.overrides import BUILT, Overrides
+from nf_resnets.sweep.overrides import BUILT, DRAWN, Overrides
 from nf_resnets.sweep.settings import RunSettings, make
 from nf_resnets.trained import file, fit, pictures, predict, transfer
 from nf_resnets.trained.export import PLATFORMS, save_export
@@ -106,7 +106,8 @@ class TrainTranslator:
             fit_translation, pairs, self.scheme, self.recipe, dtype=self.dtype, tested=self.tested
         )
         _make(self, out, {"dataset": self.dataset}, make)
-        print(f'{program()} predict {_typed(out)} --sentence "{pairs.test.source[0]}"')
+        sentence = shlex.quote(pairs.test.source[0])
+        _say(f"{program()} predict {_typed(out)} --sentence {sentence}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,7 +265,7 @@ class Tune:
         """Fine-tunes a network and saves it under another name."""
         out = places.try_file(self.out, overwrite=self.overwrite)
         old, wanted = file.load(self.file), self.settings
-        for name in (*BUILT, "alpha", "branch_scale"):
+        for name in (*BUILT, *DRAWN):
             if name != "dtype" and getattr(wanted, name) != getattr(RunSettings(), name):
                 raise ValueError(
                     f"--{name.replace('_', '-')} {getattr(wanted, name)} found; expected none, for "

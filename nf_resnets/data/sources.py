@@ -23,8 +23,11 @@ from nf_resnets.data.prepared import open_builder, quiet, read_examples, readabl
 
 DATASETS = ("digits", "cifar10", "cifar100", "svhn_cropped", "svhn_extra", "fashion_mnist")
 
-_BINARY = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}
-"""The folders of the authors' binary files."""
+_BINARY = {
+    "cifar10": ("cifar-10-batches-bin", "data_batch_1.bin"),
+    "cifar100": ("cifar-100-binary", "train.bin"),
+}
+"""The folders of the authors' binary files, and the first file in them."""
 
 # By the first file of the training split: its files, the test split's, bytes of labels, names.
 _CIFAR = {
@@ -63,8 +66,8 @@ def load(name: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None =
         for ``size=(32, 48)``; or that of an ``.npz`` file for :func:`from_npz`, or of the binary
         files for :func:`from_cifar`.
       data_dir: the folder that TensorFlow Datasets was given, which holds ``<name>/<version>``;
-        None is its default. For ``cifar10`` also the folder of the binary files, or the one in
-        which ``cifar-10-batches-bin`` lies.
+        None is its default. For CIFAR also the folder of the binary files, or the one in which
+        ``cifar-10-batches-bin`` or ``cifar-100-binary`` lies.
 
     Raises:
       ValueError: if the name is unknown or the data cannot be trained on.
@@ -84,10 +87,10 @@ def load(name: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None =
     if name not in DATASETS:
         return _from_path(name)
     if name in _BINARY and data_dir is not None:
-        root = Path(data_dir).expanduser()
-        for folder in (root, root / _BINARY[name]):
-            if _is_cifar(folder):
-                return dataclasses.replace(from_cifar(folder), name=name)
+        root, (inner, first) = Path(data_dir).expanduser(), _BINARY[name]
+        for folder in (root, root / inner):
+            if (folder / first).is_file():
+                return dataclasses.replace(_from_cifar(folder, first), name=name)
     return _digits() if name == "digits" else _from_tfds(name, data_dir)
 
 
@@ -103,7 +106,7 @@ def _from_path(name: str) -> Dataset:
     path, size = (name, None) if os.path.isdir(name) else _parsed(name)
     if path.endswith(".npz"):
         return from_npz(path)
-    if _is_cifar(Path(path).expanduser()):
+    if any((Path(path).expanduser() / first).is_file() for first in _CIFAR):
         return from_cifar(path)
     if os.sep in path or os.path.isdir(path):
         return from_folder(path, size=size)
@@ -143,10 +146,6 @@ def _read(builder: Any, split: str) -> Split:
     return Split(images, labels)
 
 
-def _is_cifar(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _CIFAR)
-
-
 def from_cifar(folder: str | os.PathLike[str]) -> Dataset:
     """Reads CIFAR-10 or CIFAR-100, with its fine labels, from the binary files of its authors.
 
@@ -159,6 +158,10 @@ def from_cifar(folder: str | os.PathLike[str]) -> Dataset:
     """
     path = Path(folder).expanduser()
     first = next((name for name in _CIFAR if (path / name).is_file()), "data_batch_1.bin")
+    return _from_cifar(path, first)
+
+
+def _from_cifar(path: Path, first: str) -> Dataset:
     train, test, label_bytes, meta = _CIFAR[first]
     names = places.read_file(path / meta).decode("ascii", "replace").split()
     training = _records([path / name for name in train], label_bytes)

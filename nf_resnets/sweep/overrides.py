@@ -15,6 +15,10 @@ from nf_resnets import data, models, schemes, training
 BUILT = ("model", "scheme", "stem_channels", "base_model", "dropout", "remat", "dtype")
 """The settings of which a network is made; a network that is given has none of them."""
 
+DRAWN = ("alpha", "branch_scale", "draw", "calibration_examples")
+"""The settings by which weights are drawn; a network that is given with weights, or is another
+library's, reads none of them."""
+
 RULE = ("peak_lr", "schedule", "drops", "drop_factor", "warmup_epochs", "momentum", "nesterov",
         "weight_decay", "scalar_factor")  # fmt: skip
 """The settings of which an optimizer is made; a transformation that is given reads none of them."""
@@ -85,11 +89,6 @@ def overrides_of(
     """
     names = dict(others.pop("names", {}))
     if network is not None:
-        for each in BUILT:
-            if each in settings:
-                raise ValueError(
-                    f"{each}={settings[each]!r} found with network=; expected one of the two."
-                )
         names["model"] = name or ("pair" if isinstance(network, tuple) else type(network).__name__)
         kind = None
         with contextlib.suppress(ValueError):
@@ -98,6 +97,12 @@ def overrides_of(
             network = training.functions_of(network)
         elif kind.inputs != "images":
             raise ValueError(f"network is a {names['model']}; expected a network for images.")
+        is_drawn = kind is not None and others.get("variables") is None
+        for each in BUILT if is_drawn else (*BUILT, *DRAWN):
+            if each in settings:
+                raise ValueError(
+                    f"{each}={settings[each]!r} found with network=; expected one of the two."
+                )
     if optimizer is not None:
         for each in () if callable(optimizer) else RULE:
             if each in settings:

@@ -10,9 +10,10 @@ import os
 from typing import Any
 
 import jax
+from flax import linen as nn
 from jax.sharding import Mesh
 
-from nf_resnets import data, training
+from nf_resnets import data, schemes, training
 from nf_resnets.sweep.grid import UNREAD, refuse_without_effect
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.overrides import Load, Optimizer, Overrides, named, overrides_of
@@ -91,7 +92,9 @@ def run_overrides(
         images_of(network)
         refuse_other_network(network)
         names["weights"] = data.fingerprint(jax.tree.leaves(network.variables))
-        network, variables = network.model, network.variables
+        variables, network = network.variables, network.model
+        if not isinstance(network, nn.Module):  # another library's, of which the calls are kept
+            network = training.Functions(lambda key, images: variables, network)
     if learn != "all":
         names["learn"] = learn
     overrides = overrides_of(
@@ -118,7 +121,7 @@ def task_of(
     settings = dataclasses.replace(settings, warmup_epochs=warmup)
     task = ImageTask(lambda name: dataset, ("model", "scheme"), overrides)
     task.kind(settings)
-    if overrides.network is None:
+    if settings.scheme in schemes.names():
         for name in UNREAD:
             refuse_without_effect(name, (getattr(settings, name),), [settings])
     return task, settings

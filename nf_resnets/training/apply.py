@@ -54,11 +54,15 @@ class Functions(NamedTuple):
 def functions_of(network: Any) -> Functions:
     """The functions of a Flax module, or of a pair of functions without running statistics.
 
+    A ``Functions`` stays as it is.
+
     Args:
       network: a Flax module, which is called with ``train=`` where its ``__call__`` takes it and
         may have BatchNorm and dropout; or ``(init, apply)``, where ``init(key)`` draws the
         parameters and ``apply(params, images)`` gives logits ``[B, classes]``.
     """
+    if isinstance(network, Functions):
+        return network
     if isinstance(network, nn.Module):
         in_test: dict[str, Any] = {"train": False} if "train" in _call_names(network) else {}
         init = jax.jit(lambda key, images: network.init(key, images, **in_test))

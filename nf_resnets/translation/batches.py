@@ -90,14 +90,14 @@ class TokenBatch(NamedTuple):
     pairs: np.ndarray
 
 
-def batch_shapes(corpus: Corpus, *, max_tokens: int, devices: int = 1) -> dict[int, int]:
+def batch_shapes(corpus: Corpus, *, max_tokens: int) -> dict[int, int]:
     """The shapes ``{width: rows}`` of all batches of a corpus.
 
     ``rows * width`` is at most ``max_tokens``, as fairseq counts them (the longer of both sides,
-    padding included), rounded down to a multiple of the devices, but at least one row for each.
+    padding included), but there is at least one row.
     """
     widths = sorted(set(corpus.widths.tolist()))
-    return {width: max(1, max_tokens // width // devices) * devices for width in widths}
+    return {width: max(1, max_tokens // width) for width in widths}
 
 
 def epoch_batches(
@@ -122,14 +122,14 @@ def epoch_batches(
     return [batches[turn] for turn in np.asarray(turns)]
 
 
-def batch_of(corpus: Corpus, batch: TokenBatch) -> dict[str, np.ndarray]:
-    """The arrays of a batch.
+def batch_of(corpus: Corpus, batch: TokenBatch, *, devices: int = 1) -> dict[str, np.ndarray]:
+    """The arrays of a batch, with rows of padding up to a multiple of the devices.
 
     Returns:
       int32 ``[rows, width]`` each: ``source``; ``inputs``, the target after ``BEGIN``, which the
       decoder reads; ``targets``, the target with its ``END``, which it is to predict.
     """
-    rows = len(batch.pairs)
+    rows = -(-len(batch.pairs) // devices) * devices
     pairs = [pair for pair in batch.pairs if pair >= 0]
     targets = [corpus.target[pair] for pair in pairs]
     return {

@@ -64,7 +64,7 @@ def token_program(
       ValueError: if the corpus has tokens that the model lacks, or sentences too long for it.
     """
     _check_corpus(model, corpus)
-    shapes = batch_shapes(corpus, max_tokens=training.max_tokens, devices=mesh.shape[DATA])
+    shapes = batch_shapes(corpus, max_tokens=training.max_tokens)
 
     def batches(seed: int, first_step: int) -> Iterator[dict[str, np.ndarray]]:
         index, epoch = first_step, -1
@@ -72,7 +72,7 @@ def token_program(
             if index // steps_per_epoch != epoch:
                 epoch = index // steps_per_epoch
                 order = epoch_batches(corpus, seed, epoch, shapes)
-            yield batch_of(corpus, order[index % steps_per_epoch])
+            yield batch_of(corpus, order[index % steps_per_epoch], devices=mesh.shape[DATA])
             index += 1
 
     # Every epoch has as many batches as the first.

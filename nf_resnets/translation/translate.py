@@ -59,6 +59,8 @@ def translate(
             f"a vocabulary of {vocabulary.source_size:,} source and {vocabulary.target_size:,} "
             f"target tokens found; expected {sizes[0]:,} and {sizes[1]:,}, those of the model."
         )
+    if beam < 1:
+        raise ValueError(f"beam={beam} found; expected 1 or more.")
     encoded = vocabulary.encode_source(sentences)
     for number, (sentence, tokens) in enumerate(zip(sentences, encoded, strict=True), start=1):
         if len(tokens) > model.max_length:

@@ -103,7 +103,7 @@ def test_a_trained_network_has_a_page(tmp_path):
         ({"file": Path("nothing.safetensors")}, "nothing.safetensors"),
         ({"network": "nothing_of_mine:make"}, "nothing_of_mine"),
         ({"network": "../mine.py:make"}, "--network ../mine.py:make found; expected module:"),
-        ({"batch_size": 0}, "--batch-size 0 found"),
+        ({"batch_size": 2_000}, "--batch-size 2000 found; expected 1 to 1437"),
         ({"stem_channels": -1}, "stem_channels=-1 found"),
     ],
 )

@@ -35,6 +35,15 @@ def test_cifars_binary_files_are_read_in_their_order(cifar):
     assert data.load("cifar10", folder).name == "cifar10"
 
 
+def test_the_name_says_which_cifar_is_read(cifar):
+    folder, _ = cifar
+    for name in ("train", "test"):
+        (folder / f"{name}.bin").write_bytes(bytes([3, 7, *[0] * 3072, 3, 8, *[9] * 3072]))
+    (folder / "fine_label_names.txt").write_text("\n".join(f"fine_{i}" for i in range(100)))
+    assert data.load("cifar100", folder).num_classes == 100
+    assert data.load("cifar10", folder).num_classes == 10
+
+
 def test_a_cut_or_missing_binary_file_is_named(cifar):
     folder, _ = cifar
     file = folder / "data_batch_3.bin"

@@ -60,6 +60,10 @@ def test_any_network_is_trained_with_any_optimizer():
     wrong = 0.1 - np.eye(10)[digits.train.labels]
     # float32 sums of 1,437 numbers
     np.testing.assert_allclose(found.variables["params"], -0.5 * x.T @ wrong / 1437, atol=1e-5)
+    again = nf_resnets.fit(
+        digits, network=found, optimizer=optax.set_to_zero(), steps=1, show=False
+    )
+    assert_same(again.variables, found.variables)
     network = nf_resnets.fit(
         digits, network=Net(), peak_lr=0.01, epochs=2, average=0.9, show=False, callback=log,
         optimizer=lambda settings: optax.adamw(settings["learning_rate"]),
@@ -105,7 +109,13 @@ def test_what_could_not_be_trained_or_kept_is_refused_before_the_first_step():
         nf_resnets.fit(data.from_arrays(images, np.arange(8) % 2), show=False)
 
 
-def test_a_setting_that_a_given_transformation_does_not_read_is_refused(tmp_path):
+def test_a_setting_that_what_is_given_does_not_read_is_refused(home, tmp_path):
+    old = trained.load(home / "digits.safetensors")
+    for network, setting in ((PAIR, {"alpha": 7.0}), (old, {"draw": "own"})):
+        with pytest.raises(ValueError, match="found with network=; expected one of the two"):
+            nf_resnets.fit("digits", network=network, **setting)
+    with pytest.raises(ValueError, match="alpha=7 found, but scheme='fixup' has no alpha"):
+        nf_resnets.fit("digits", network=old.model, alpha=7.0)
     with pytest.raises(ValueError, match="momentum=0.5 found with a transformation as optimizer="):
         nf_resnets.fit("digits", optimizer=optax.sgd(0.1), momentum=0.5)
     with pytest.raises(ValueError, match="peak_lr=.* found with a transformation as optimizer="):

@@ -49,6 +49,8 @@ def test_sentences_without_words_and_with_unknown_characters(translate):
     found = translate(["", "買った", "  \n", SENTENCES[0]])
     assert found[0] == found[2] == "" and found[1] and found[3]
     assert translate([]) == []
+    with pytest.raises(ValueError, match="beam=0 found; expected 1 or more"):
+        translate(["Anna."], beam=0)
 
 
 def test_a_sentence_of_ten_thousand_words(translate, words):
