@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from nf_resnets import data, models, optim, training
+from nf_resnets import data, models, optim, schemes, training
 from nf_resnets.data import imagenet
 from nf_resnets.plotting.curves import Panel, curves_figure, smoothed
 from nf_resnets.sweep.engine import Execution
-from nf_resnets.sweep.image_task import drops_at
+from nf_resnets.sweep.image_task import bn_groups_of, drops_at
 
 from .experiment import Experiment, Results, Row, curve_of
 from .grid import Point
@@ -70,7 +70,10 @@ def setup(
     model = models.make(
         point["model"], point["scheme"], num_classes=encoded.num_classes,
         stem_channels=point["stem_channels"], dtype=models.dtype_of(point["dtype"]),
-        bn_groups=max(1, batch // point["ghost_batch"]), **options(point),
+        bn_groups=bn_groups_of(
+            schemes.get(point["scheme"]), batch, point["ghost_batch"], point["micro_batch"] or batch
+        ),
+        **options(point),
     )  # fmt: skip
 
     def optimizer(hyper: Mapping[str, Any]) -> Any:

@@ -176,7 +176,7 @@ class _Making:
                 )
                 sweep_command.say_what_is_damaged(rows)
             rows.retry()
-            for point in untrained:
+            for point in untrained if writes else ():
                 self.measured.append(self.measure(point, rows))
             if points:
                 points, trained = self.train(task, points, rows)

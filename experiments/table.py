@@ -107,7 +107,8 @@ def mean_curves(
         ]
         steps = sorted(set.intersection(*map(set, values)))
         at = {step: [run[step] for run in values] for step in steps}
-        lost = [max(run) for run in values if run and not at]
+        pairs = zip(runs, values, strict=True)
+        lost = [max(run) for row, run in pairs if run and not at and not finished([row])]
         if at or lost:
             gone = len(finished(runs)) < len(runs)
             curves.append(mean_curve(title, at, diverged=gone, lost=lost))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from nf_resnets import roles, schemes
 from nf_resnets.analysis.closed_form import ClosedForm, propagate, propagate_rectified
 from nf_resnets.analysis.observe import Activations
-from nf_resnets.analysis.weights import layer_gains, multipliers, shortcut_gains
+from nf_resnets.analysis.weights import by_branch, layer_gains, multipliers, shortcut_gains
 from nf_resnets.roles import Role
 from nf_resnets.schemes import Anatomy
 
@@ -57,12 +58,15 @@ def predicted(
     b = np.square(np.nan_to_num(multipliers(params), nan=1.0))
     b = b if constants.residual is None else b * np.square(constants.residual)
     if normalized:
-        b = b * (_last_scales(params, m) if post else layers[:, -1])
+        b = b * _norm_scales(params, f"norm_{m}") * (1.0 if post else layers[:, -1])
     else:
         b = b * np.nanprod(layers, axis=1) * (2 if post else 1)
     identity = 1.0 if constants.identity is None else np.square(constants.identity)
     through = shortcuts / (1 if post else 2)
-    a = identity * np.where(convolved, 1.0 if normalized and post else through, 1.0)
+    if normalized:
+        scales = _norm_scales(params, "norm_shortcut" if post else "norm_1")
+        through = scales if post else scales * through
+    a = identity * np.where(convolved, through, 1.0)
     if anatomy.pooled_shortcut:
         skip, entering = (
             np.array([np.square(np.asarray(of, np.float64)).mean() for of in values])
@@ -97,13 +101,13 @@ def _has_form(anatomy: Anatomy, family: str) -> bool:
     return known and plain and not anatomy.standardized
 
 
-def _last_scales(params: Any, m: int) -> np.ndarray:
-    """The mean squared scale of the norm that ends each branch, ``[L]``."""
+def _norm_scales(params: Any, name: str) -> np.ndarray:
+    """The mean squared scale of the norm of that name in or beside each branch, ``[L]``."""
     role_map = roles.assign(params)
     scales = np.ones(role_map.num_branches)
     for leaf, value in role_map.items(params):
-        if leaf.role is Role.NORM and leaf.path.endswith(f"/norm_{m}/scale"):
-            numbers = role_map.branches_of(leaf, leaf.count)
+        if leaf.role is Role.NORM and re.search(rf"/{name}/(?:norm/)?scale$", leaf.path):
             squares = np.square(np.asarray(value, np.float64)).reshape(leaf.count, -1)
-            scales[[k - 1 for k in numbers]] = squares.mean(axis=1)
+            at, each = by_branch(role_map, leaf, squares.mean(axis=1))
+            scales[at] = each
     return scales

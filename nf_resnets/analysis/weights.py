@@ -50,9 +50,9 @@ def shortcut_gains(params: Any) -> np.ndarray:
     gains = np.full(role_map.num_branches, np.nan)
     for leaf, value in role_map.items(params):
         if leaf.role is Role.SHORTCUT and leaf.weight:
-            numbers = role_map.branches_of(leaf, leaf.count)
             squares = _squares(value, leaf.count)
-            gains[[k - 1 for k in numbers]] = roles.fans(leaf)[0] * squares.mean(axis=1)
+            at, each = by_branch(role_map, leaf, roles.fans(leaf)[0] * squares.mean(axis=1))
+            gains[at] = each
     return gains
 
 
@@ -72,9 +72,8 @@ def multipliers(params: Any, *, rules: Rules | RoleMap | None = None) -> np.ndar
     products = np.full(role_map.num_branches, np.nan)
     for leaf, value in role_map.items(params):
         if leaf.role in (Role.MULTIPLIER, Role.ALPHA):
-            values = np.ravel(np.asarray(value, np.float64))
-            at = [k - 1 for k in role_map.branches_of(leaf, values.size)]
-            products[at] = np.where(np.isnan(products[at]), values, products[at] * values)
+            at, each = by_branch(role_map, leaf, np.ravel(np.asarray(value, np.float64)))
+            products[at] = np.where(np.isnan(products[at]), each, products[at] * each)
     return products
 
 
@@ -113,15 +112,21 @@ def random_head(params: Any, key: jax.Array, *, rules: Rules | RoleMap | None = 
 def _of_layers(
     params: Any, rules: Rules | RoleMap | None, of: Callable[[Leaf, np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """``of(leaf, squared weights [branches, N]) -> [branches]`` for every layer, as ``[L, m]``."""
+    """``of(leaf, squared weights [slices, N]) -> [slices]`` for every layer, as ``[L, m]``."""
     role_map = roles.assign(params, rules)
     most = max((branch.m for branch in role_map.branches), default=0)
     values = np.full((role_map.num_branches, most), np.nan)
     for leaf, value in role_map.items(params):
         if leaf.role is Role.BRANCH and leaf.weight:
-            squares = _squares(value, len(leaf.branches))
-            values[[k - 1 for k in leaf.branches], leaf.layer - 1] = of(leaf, squares)
+            at, each = by_branch(role_map, leaf, of(leaf, _squares(value, leaf.count)))
+            values[at, leaf.layer - 1] = each
     return values
+
+
+def by_branch(role_map: RoleMap, leaf: Leaf, values: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """The indices of a leaf's branches, and of its slices' values that of each branch."""
+    at = [k - 1 for k in role_map.branches_of(leaf, len(values), shared=True)]
+    return at, np.repeat(values, len(at) // len(values))
 
 
 def _squares(value: Any, count: int) -> np.ndarray:

@@ -22,6 +22,7 @@ from nf_resnets.analysis.observe import Activations, Network, slopes
 from nf_resnets.analysis.predicted import predicted
 from nf_resnets.analysis.signal import eta, signal_of
 from nf_resnets.analysis.weights import multipliers, random_head
+from nf_resnets.init.tree import float_leaves
 from nf_resnets.models import architectures
 from nf_resnets.plotting.page import page_figure
 from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw
@@ -247,7 +248,8 @@ def _measure(
         excess = excess_loss(logits, labels).mean()
         return blocks, signal_of(blocks), eta(blocks), *map(jnp.stack, (*sizes, along)), excess
 
-    measured = jax.device_get(quick_jit(measures)(shown))
+    arrays, put = float_leaves(shown)  # other leaves may be no arrays
+    measured = jax.device_get(quick_jit(lambda arrays: measures(put(arrays)))(arrays))
     blocks, signal, etas, inputs_norms, norms, along, excess = measured
     form, scalars = form_of(blocks), multipliers(params, rules=role_map)
     # Equation 6; what is not homogeneous is off by more than rounding.

@@ -59,9 +59,8 @@ def measured_pass(
         return [result], {path: number}
 
     @jax.jit
-    def run(params: Any, inputs: Any) -> dict[str, jax.Array]:
-        arrays = jax.tree.leaves(params)
-        given = [*(arrays[at] for at in traced.positions), *jax.tree.leaves(inputs)]
+    def run_arrays(arrays: Sequence[Any], inputs: Any) -> dict[str, jax.Array]:
+        given = [*arrays, *jax.tree.leaves(inputs)]
         _, numbers = running.run(traced.program, given, places, change)
         of_leaf: dict[int, list[tuple[Place, jax.Array]]] = {}
         for path, place in places.items():
@@ -70,6 +69,10 @@ def measured_pass(
             traced.paths[leaf]: _joined(traced.paths[leaf], traced.shapes[leaf], some)
             for leaf, some in of_leaf.items()
         }
+
+    def run(params: Any, inputs: Any) -> dict[str, jax.Array]:
+        leaves = jax.tree.leaves(params)  # some may be no arrays
+        return run_arrays([leaves[at] for at in traced.positions], inputs)
 
     return run
 

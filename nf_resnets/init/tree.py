@@ -83,7 +83,9 @@ def refuse_norms(role_map: RoleMap, title: str, *, weights: bool = False) -> Non
 
 def warn_missing(role_map: RoleMap, title: str, role: Role, why: str) -> None:
     """Warns an initialiser's caller of a tree that has not a leaf of the role for each branch."""
-    depth, count = role_map.num_branches, sum(x.count for x in role_map.leaves if x.role is role)
+    pairs = zip(role_map.leaves, role_map.beside, strict=True)
+    count = sum(max(leaf.count, len(ks)) for leaf, ks in pairs if leaf.role is role)
+    depth = role_map.num_branches
     if count < max(depth, role is Role.CHANNEL_BIAS):
         parts = f"{role.value.replace('_', ' ')}{'es' if role.value.endswith('s') else 's'}"
         branches = f" for {depth} residual branches" if depth else ""

@@ -56,14 +56,15 @@ class RoleMap:
     def _beside_of(self) -> dict[Leaf, tuple[int, ...]]:
         return dict(zip(self.leaves, self.beside, strict=True))
 
-    def branches_of(self, leaf: Leaf, count: int) -> tuple[int, ...]:
-        """The branches that a scalar or a shortcut lies beside, in the order of its stacked axis.
+    def branches_of(self, leaf: Leaf, count: int, *, shared: bool = False) -> tuple[int, ...]:
+        """The branches that a leaf lies in or beside, in the order of its stacked axis.
 
         Raises:
-          ValueError: if there are not ``count``.
+          ValueError: if there are not ``count`` or, of a leaf that may be ``shared``, as many for
+            each slice.
         """
         branches = self._beside_of[leaf]
-        if len(branches) != count:
+        if not branches or (len(branches) % count if shared else len(branches) != count):
             raise ValueError(
                 f"leaf {leaf.path!r} {list(leaf.shape)} ({leaf.role.value}) stands beside the "
                 f"branches {', '.join(map(str, branches)) or 'none'}; expected {count}."

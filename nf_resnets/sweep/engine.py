@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 
 from nf_resnets import training
 from nf_resnets.machine import maker
-from nf_resnets.sweep.rows import Rows
+from nf_resnets.sweep.rows import FAILED, Rows
 from nf_resnets.training import hosts
 from nf_resnets.training.callbacks import Callback, Callbacks
 from nf_resnets.training.checkpoint import Checkpoints
@@ -183,10 +183,12 @@ def make(
         raise work.errors[0]
     of_all = rows.read()
     there = {plan.key: of_all[plan.key] for plan in plans if plan.key in of_all}
+    # Another shard may be trying a failed run again.
+    over = {key for key, row in of_all.items() if row["state"] not in FAILED}
     if all(plan.key in there for plan in plans) and hosts.is_process_zero():
         for checkpoints in _of_waves(folder):
             # Runs of another grid may have been stopped in the same folder.
-            if of_all.keys() >= set((checkpoints.facts() or {"keys": ()})["keys"]):
+            if over >= set((checkpoints.facts() or {"keys": ()})["keys"]):
                 checkpoints.delete()
         with contextlib.suppress(OSError):  # something else is in it
             folder.rmdir()

@@ -70,8 +70,9 @@ def run(
     """
     overrides = overrides_of(network, optimizer, settings={**grid, **settings}, name=name)
     settings["dataset"], load = named(dataset)
-    sweep = make_sweep(grid, {**settings, **overrides.settings}, load=load, overrides=overrides)
-    with Rows(Path(folder)).open() as rows, Preemption() as stop:
+    follow = {name: value for name, value in overrides.settings.items() if name not in grid}
+    sweep = make_sweep(grid, {**follow, **settings}, load=load, overrides=overrides)
+    with Rows(Path(folder).expanduser()).open() as rows, Preemption() as stop:
         rows.retry()
         display = Display([plan for plan in sweep.plans if plan.key not in rows])
         callbacks: list[Callback] = [display] if show else []

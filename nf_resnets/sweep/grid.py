@@ -66,19 +66,25 @@ def make_sweep(
         programs.setdefault(plan.program, []).append(plan)
     for name in UNREAD:
         one = (base.get(name, getattr(RunSettings, name)),)
-        refuse_without_effect(name, axes.get(name, one), settings)
-    refuse_without_effect("scalar_factor", axes.get("scalar_factor", ()), settings)
+        refuse_without_effect(name, axes.get(name, one), settings, overrides.scheme)
+    given = axes.get("scalar_factor", ())
+    refuse_without_effect("scalar_factor", given, settings, overrides.scheme)
     return Sweep(axes, base, programs, task)
 
 
-def refuse_without_effect(name: str, values: Sequence[Any], points: Sequence[RunSettings]) -> None:
-    """Refuses a setting that no run of the grid reads: its values would all be one run."""
+def refuse_without_effect(
+    name: str,
+    values: Sequence[Any],
+    points: Sequence[RunSettings],
+    own: schemes.Scheme | None = None,
+) -> None:
+    """Refuses a setting that no run reads, with its scheme or a network's ``own``."""
     by = "schedule" if name in ("drops", "drop_factor") else "scheme"
 
     def reads(point: RunSettings) -> bool:
         if by == "schedule":
             return point.schedule == "step"
-        scheme = schemes.get(point.scheme)
+        scheme = own or schemes.get(point.scheme)
         if name == "base_model":
             return scheme.parametrization != STANDARD
         has = scheme.scalars if name == "scalar_factor" else getattr(scheme.anatomy, name)

@@ -186,16 +186,8 @@ def kind_of(
             f"micro_batch={micro_batch} found; expected a divisor of batch_size={batch_size}."
         )
     micro_batches = batch_size // micro_batch
-    anatomy = (overrides.scheme or schemes.get(settings.scheme)).anatomy
-    bn_groups = 1
-    if anatomy.has_batch_norm:
-        ghost = min(settings.ghost_batch or batch_size, batch_size)
-        if batch_size % ghost or (batch_size // ghost) % micro_batches:
-            raise ValueError(
-                f"ghost_batch={settings.ghost_batch} found; expected a divisor of the "
-                f"{micro_batch} examples that are computed at once."
-            )
-        bn_groups = batch_size // ghost
+    scheme = overrides.scheme or schemes.get(settings.scheme)
+    bn_groups = bn_groups_of(scheme, batch_size, settings.ghost_batch, micro_batch)
     image = dataset.train.images.shape[1:]
     for name, pixels in (("padding", settings.padding), ("cutout", settings.cutout)):
         if pixels >= min(image[:-1]):
@@ -243,11 +235,26 @@ def kind_of(
         calibration_examples=settings.calibration_examples,
         gradient_noise=settings.gradient_noise,
     )
-    program = _program(settings)
+    program = _program(settings, overrides)
     return Kind(settings, how, model, parametrize, per_epoch, warmup_steps, program, overrides)
 
 
-def _program(settings: RunSettings) -> str:
+def bn_groups_of(
+    scheme: schemes.Scheme, batch_size: int, ghost_batch: int, micro_batch: int
+) -> int:
+    """Of how many slices of a batch BatchNorm takes statistics; 1 for a network without it."""
+    if not scheme.anatomy.has_batch_norm:
+        return 1
+    ghost = min(ghost_batch or batch_size, batch_size)
+    if micro_batch % ghost:
+        raise ValueError(
+            f"ghost_batch={ghost_batch} found; expected a divisor of the {micro_batch} examples "
+            "that are computed at once."
+        )
+    return batch_size // ghost
+
+
+def _program(settings: RunSettings, overrides: Overrides) -> str:
     """A short name of all that goes into the compiled program, the same in every process."""
     values = dict(vars(settings))
     for name in (*NUMBERS, "evaluate_every"):  # no part of the program
@@ -255,7 +262,8 @@ def _program(settings: RunSettings) -> str:
     values |= {name: bool(values[name]) for name in LIMITS}
     if settings.micro_batch >= settings.batch_size:
         values["micro_batch"] = 0
-    if settings.scheme in schemes.names():  # not that of a network which is given
+    # Not that of a network which is given, nor where an optimizer may look at the scheme.
+    if settings.scheme in schemes.names() and not callable(overrides.optimizer):
         # Schemes that compile alike share their programs; the first of them stands for all.
         scheme = schemes.get(settings.scheme)
         values["scheme"] = next(

@@ -25,7 +25,8 @@ RULE = ("peak_lr", "schedule", "drops", "drop_factor", "warmup_epochs", "momentu
 
 Optimizer = Any
 """An optax transformation, or ``optimizer(settings)`` that gives one. ``settings`` are those of the
-run, and ``settings["learning_rate"]`` is the schedule of its rate, a function of the step."""
+run but ``seed``, ``alpha`` and ``branch_scale``, in which the runs of a program differ, and
+``settings["learning_rate"]`` is the schedule of its rate, a function of the step."""
 
 Load = Callable[[str], data.Dataset]
 """``load(name)`` gives a data set."""

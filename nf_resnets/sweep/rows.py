@@ -72,7 +72,8 @@ class Rows:
                 if mark and line == _with_crc(text):
                     row = json.loads(text + b"}")
                     # A run that was tried again may have its row in the file of another shard.
-                    if row["key"] not in by_key or row["state"] not in FAILED:
+                    other = by_key.get(row["key"], row)
+                    if row["state"] not in FAILED or other["state"] in FAILED:
                         by_key[row["key"]] = row
                 elif line:
                     self.damaged.append(f"{path}, line {number}")

@@ -13,7 +13,7 @@ import jax
 from flax import linen as nn
 from jax.sharding import Mesh
 
-from nf_resnets import data, schemes, training
+from nf_resnets import data, training
 from nf_resnets.sweep.grid import UNREAD, refuse_without_effect
 from nf_resnets.sweep.image_task import ImageTask
 from nf_resnets.sweep.overrides import Load, Optimizer, Overrides, named, overrides_of
@@ -74,7 +74,7 @@ def fit(
     if isinstance(optimizer, str):
         settings["optimizer"], optimizer = optimizer, None
     overrides = run_overrides(network, optimizer, learn, settings)
-    values = make({"warmup_epochs": SETTINGS.warmup_epochs, **settings, **overrides.settings})
+    values = make({"warmup_epochs": SETTINGS.warmup_epochs, **overrides.settings, **settings})
     task, values = task_of(values, overrides, load)
     callbacks = [callback] if callback else []
     with contextlib.ExitStack() as stack:
@@ -121,9 +121,8 @@ def task_of(
     settings = dataclasses.replace(settings, warmup_epochs=warmup)
     task = ImageTask(lambda name: dataset, ("model", "scheme"), overrides)
     task.kind(settings)
-    if settings.scheme in schemes.names():
-        for name in UNREAD:
-            refuse_without_effect(name, (getattr(settings, name),), [settings])
+    for name in UNREAD:
+        refuse_without_effect(name, (getattr(settings, name),), [settings], overrides.scheme)
     return task, settings
 
 

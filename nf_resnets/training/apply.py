@@ -58,7 +58,8 @@ def functions_of(network: Any) -> Functions:
 
     Args:
       network: a Flax module, which is called with ``train=`` where its ``__call__`` takes it and
-        may have BatchNorm and dropout; or ``(init, apply)``, where ``init(key)`` draws the
+        may have dropout and BatchNorm, whose statistics are of each replica's and micro-batch's
+        part of a batch; or ``(init, apply)``, where ``init(key)`` draws the
         parameters and ``apply(params, images)`` gives logits ``[B, classes]``.
     """
     if isinstance(network, Functions):

@@ -118,7 +118,7 @@ class Display:
                 self._update(key, step, test=f"validation {percent(row['test_accuracy'])}")
             if len(self._plans) <= 1:
                 words = [f"loss {row['train_loss']:.3f}, accuracy {percent(row['train_accuracy'])}"]
-                words += [self._words[key]["test"]] if "test" in self._words[key] else []
+                words += [self._words[key]["test"]] if row.get("test_accuracy") is not None else []
                 total = next(t.total for t in self._bars.tasks if t.id == self._bar_of[key])
                 steps = f"step {step:,} of {total:,}"
                 self.on_message(f"  epoch {row['epoch']}, {steps}: {', '.join(words)}")

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from experiments.untrained import OneStage, forward, random_signs
-from nf_resnets import analysis, models, schemes
+from nf_resnets import analysis, models, roles, schemes
 from nf_resnets.analysis import closed_form as cf
+from nf_resnets.roles import Role
 from tests.models.trees import quick_jit
 
 L, WIDTH, SIDE, DRAWS = 8, 32, 6, 32
@@ -117,11 +118,15 @@ def test_var_is_constant_exactly_where_every_branch_is_zero(name, family):
     ("family", "name"),
     [
         ("pre_activation", "rescalenet"),
-        *(("post_activation", name) for name in ("rescalenet", "alpha_rsqrt_depth", "batchnorm")),
+        ("pre_activation", "batchnorm"),
+        *(
+            ("post_activation", name)
+            for name in ("rescalenet", "alpha_rsqrt_depth", "batchnorm", "groupnorm")
+        ),
     ],
 )
 def test_what_is_predicted_from_weights_is_what_is_measured_across_stages(family, name):
-    """With a ReLU after the sum it is the other recursion; two draws."""
+    """With a ReLU after the sum it is the other recursion; two draws, norms of any scale."""
     scheme, found = schemes.get(name), []
     model = models.WideResNet(16, 4, scheme)
     if family == "post_activation":
@@ -138,6 +143,11 @@ def test_what_is_predicted_from_weights_is_what_is_measured_across_stages(family
         params = scheme.init(variables["params"], model.num_branches, key=key)
         if scheme.calibrate is not None:
             params = scheme.calibrate(params, network=forward(model), inputs=(images,))
+        scale = jax.random.uniform(key, minval=0.5, maxval=2.0)
+        params = roles.assign(params).map(
+            lambda leaf, value, scale=scale: value * scale if leaf.role is Role.NORM else value,
+            params,
+        )
         blocks = observed({**variables, "params": params}, images)
         form = analysis.predicted(params, scheme, blocks, family=family)
         found.append(np.asarray(analysis.signal_of(blocks).sum.second) / form.sum)

@@ -1,10 +1,13 @@
 """eta_k, learnable scalars and weight norms, against tensors and trees with known answers."""
 
+import warnings
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import analysis, models, roles
+from nf_resnets import analysis, init, models, roles
 from nf_resnets.analysis.weights import layer_gains, shortcut_gains
 from tests.models.trees import random_variables
 
@@ -50,6 +53,28 @@ def test_weight_norms_are_those_of_each_layer():
         (4, params["stage_2"]["rest"]["conv_2"]["kernel"][0]),
     ):
         assert norms[k - 1, 1] == pytest.approx(np.linalg.norm(kernel.ravel()), rel=1e-6)  # float32
+
+
+def test_branches_that_share_their_weights_have_the_same_sizes():
+    random = np.random.default_rng(0)
+    tree = {"up": random.normal(size=(3, 4, 8)), "down": random.normal(size=(3, 8, 4)),
+            "scale": np.array([1.0, 2.0, 3.0])}  # fmt: skip
+
+    def block(x, of):
+        return x + of["scale"] * (jnp.tanh(x @ of["up"]) @ of["down"]), None
+
+    def network(params, x):  # twice through three blocks
+        return jax.lax.scan(block, jax.lax.scan(block, x, params)[0], params)[0]
+
+    role_map = roles.read(network, tree, jnp.ones((1, 4)))
+    each = [[np.linalg.norm(tree[name][k]) for name in ("up", "down")] for k in range(3)]
+    norms = analysis.weight_norms(tree, rules=role_map)
+    np.testing.assert_allclose(norms, each + each, rtol=1e-12)
+    scales = analysis.multipliers(tree, rules=role_map)
+    np.testing.assert_array_equal(scales, [1, 2, 3, 1, 2, 3])
+    with warnings.catch_warnings(record=True) as found:
+        init.fixup(tree, 6, rules=role_map)
+    assert not any("multiplier" in str(warning.message) for warning in found)
 
 
 def test_gains_of_he_are_2_and_only_real_shortcuts_have_one():

@@ -49,11 +49,11 @@ def make():
     keys = jax.random.split(jax.random.key(0), 5)
     blocks = [(jax.random.normal(a, (4, 6)), jax.random.normal(b, (6, 4)))
               for a, b in zip(keys[:2], keys[2:4])]
-    params = {"blocks": blocks, "out": jnp.zeros((4, 3))}
+    params = {"blocks": blocks, "out": jnp.zeros((4, 3)), "activation": jax.nn.relu}
 
     def network(params, x):
         for up, down in params["blocks"]:
-            x = x + jax.nn.relu(x @ up) @ down
+            x = x + params["activation"](x @ up) @ down
         return x @ params["out"]
 
     return network, params, (jax.random.normal(keys[4], (8, 4)),), jnp.arange(8) % 3

@@ -56,6 +56,9 @@ def test_runs_without_a_step_that_all_have_are_marked_where_they_diverged(tmp_pa
              for row in found.rows]  # fmt: skip
     (curve,) = mean_curves(Results([], found.rows, lines), found.rows)
     assert list(curve.x) == [] and list(curve.lost) == [1, 2]
+    rows = [{**found.rows[0], "status": "finished"}, found.rows[1]]
+    (curve,) = mean_curves(Results([], rows, lines), rows)
+    assert list(curve.lost) == [2]
 
 
 def test_batchnorm_s_second_test_has_a_line_where_its_first_run_diverged():

@@ -179,7 +179,7 @@ def test_what_was_stopped_says_so(tmp_path, monkeypatch, capsys):
     assert stopped.value.code == 143 and "the same command goes on" in capsys.readouterr().out
 
 
-def test_what_is_measured_is_measured_once_and_again_where_it_is_damaged(tmp_path):
+def test_what_is_measured_is_measured_once_and_again_where_it_is_damaged(tmp_path, monkeypatch):
     measured = []
 
     def measure(point, data_dir):
@@ -198,3 +198,7 @@ def test_what_is_measured_is_measured_once_and_again_where_it_is_damaged(tmp_pat
     file.write_bytes(file.read_bytes().replace(b'"value":4', b'"value":5'))
     assert main.main(experiment, command) == 0 and measured == [1, 2, 2]
     assert (tmp_path / "rows.csv").read_text() == "depth,value\n1,2\n2,4\n"
+    # By the first of several processes alone.
+    monkeypatch.setattr(main.hosts, "is_process_zero", lambda: False)
+    assert main.main(experiment, Command(scale="smoke", out=tmp_path / "new")) == 0
+    assert measured == [1, 2, 2]

@@ -48,8 +48,13 @@ def test_only_what_is_missing_is_made(tmp_path, twin):
 
 def test_checkpoints_of_others_stay(tmp_path):
     Checkpoints(tmp_path / "checkpoints" / "mine").save(7, {}, {"by": "another program"})
+    # Another shard tries a failed run again.
+    with Rows(tmp_path).open() as rows:
+        rows.add([{"key": "retried", "state": "failed"}])
+    wave = "5" * 20
+    Checkpoints(tmp_path / "checkpoints" / wave).save(7, {}, {"keys": ["retried"]})
     run(tmp_path, plans(1))
-    assert left(tmp_path) == ["mine"]
+    assert left(tmp_path) == [wave, "mine"]
     assert Checkpoints(tmp_path / "checkpoints" / "mine").steps() == [7]
 
 

@@ -59,6 +59,14 @@ def test_a_failure_does_not_count_where_another_shard_has_made_the_run(tmp_path)
     assert Rows(tmp_path).read()["k"]["state"] == "finished"
 
 
+def test_of_several_failures_the_last_one_counts(tmp_path):
+    for number in (1, 2):
+        with Rows(tmp_path).open() as rows:
+            rows.retry()
+            rows.add([row("k", state="failed", loss=number)])
+    assert Rows(tmp_path).read()["k"]["loss"] == 2
+
+
 def test_a_flipped_bit_is_named_and_no_number_changes(ten):
     whole, data, rng = Rows(ten.parent).read(), ten.read_bytes(), random.Random(0)
     ends = [place for place, letter in enumerate(data) if letter in b"}\n"]
@@ -95,7 +103,7 @@ from nf_resnets.sweep.rows import Rows
 with Rows(Path(sys.argv[1]), (int(sys.argv[2]), 2)).open() as rows:
     print("open", flush=True)
     sys.stdin.readline()
-    rows.add([{"key": "theirs"}])
+    rows.add([{"key": "theirs", "state": "finished"}])
 """
 
 

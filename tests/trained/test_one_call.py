@@ -1,5 +1,7 @@
 """The training of one call, and predictions from image files."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,9 @@ import optax
 import pytest
 
 import nf_resnets
-from nf_resnets import data, sweep, trained
+from nf_resnets import data, models, schemes, sweep, trained
+from nf_resnets.sweep.grid import make_sweep
+from nf_resnets.sweep.overrides import Overrides, overrides_of
 from nf_resnets.trained.predict import predict
 from tests.trained.conftest import EPOCHS
 from tests.trained.networks import assert_same
@@ -120,6 +124,20 @@ def test_a_setting_that_what_is_given_does_not_read_is_refused(home, tmp_path):
         nf_resnets.fit("digits", optimizer=optax.sgd(0.1), momentum=0.5)
     with pytest.raises(ValueError, match="peak_lr=.* found with a transformation as optimizer="):
         sweep.run({"peak_lr": [0.1, 0.2]}, tmp_path, optimizer=optax.sgd(0.1))
+
+
+def test_an_optimizer_sees_the_scheme_of_its_run():
+    grid, given = {"scheme": ("skipinit", "alpha_one")}, overrides_of(None, optax.sgd, settings={})
+    for overrides, programs in ((Overrides(), 1), (given, 2)):
+        plans = make_sweep(grid, {}, overrides=overrides).plans
+        assert len({plan.program for plan in plans}) == programs
+
+
+def test_a_scheme_of_ones_own_does_not_replace_what_is_given(tmp_path):
+    mine = dataclasses.replace(schemes.get("fixup"), name="mine")
+    network = models.CifarResNet(8, mine, num_classes=10, stem_channels=2)
+    (row,) = sweep.run({"scalar_factor": [1.0]}, tmp_path, network=network, steps=1, show=False)
+    assert (row["state"], row["scalar_factor"]) == ("finished", 1.0)
 
 
 def test_a_sweep_in_one_call_tries_a_failed_run_again(tmp_path):
