@@ -66,7 +66,7 @@ def some_rules(
     key: Any = None,
     rules: Any = None,
 ) -> Any:
-    """Fixup's rules 1 (``zero_*``) and 2 (``rescaled``), on weights that are drawn already."""
+    """Fixup's rules 1 (``zero_*``) and 2 (``rescaled``), on standard weights."""
 
     def change(leaf: roles.Leaf, value: Any) -> Any:
         branch = leaf.role is Role.BRANCH and leaf.weight
@@ -76,9 +76,8 @@ def some_rules(
             return 0 * value
         return value * depth ** (-1 / (2 * leaf.m - 2)) if rescaled and branch else value
 
-    return roles.assign(init.standard(params, depth, key=key, rules=rules), rules).map(
-        change, params
-    )
+    drawn = init.standard(params, depth, key=key, rules=rules)
+    return roles.assign(drawn, rules).map(change, drawn)
 
 
 def rules(**which: bool) -> Any:

@@ -100,7 +100,7 @@ SCALES = {
 
 def title(row: Row) -> str:
     """A line of the table."""
-    return title_in(named(row["cutout"]))(row)
+    return title_in(named(row["cutout"] or 16))(row)
 
 
 def columns(row: Row) -> Row:

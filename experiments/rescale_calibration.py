@@ -126,11 +126,13 @@ def make_look(model: Any, dataset: data.Dataset, size: int) -> Callable[[Any], d
 @functools.cache
 def start_of(
     dataset: data.Dataset, network: str, depth: int, channels: int, size: int
-) -> tuple[Any, Callable[[jax.Array], Any], jax.Array]:
-    """A network, ``start(key)`` that draws its parameters, and its training images."""
-    model = getattr(models, network)(depth, RESCALENET, num_classes=10, stem_channels=channels)
-    train = normalized(dataset, dataset.train.images[:1024], size)
-    return model, quick_jit(lambda key: initial(model, key, train)[0]), train
+) -> tuple[Any, Callable[[jax.Array], Any]]:
+    """A network, and ``start(key)`` that draws its parameters."""
+    model = getattr(models, network)(
+        depth, RESCALENET, num_classes=dataset.num_classes, stem_channels=channels
+    )
+    image = normalized(dataset, dataset.train.images[:1], size)
+    return model, quick_jit(lambda key: initial(model, key, image)[0])
 
 
 load = functools.cache(data.load)
@@ -140,11 +142,11 @@ def measure(point: Point, data_dir: str | None) -> list[Row]:
     """The first part: a network at its start, its biases set from so many images."""
     dataset = load(point["dataset"], data_dir)
     sizes = (point[name] for name in ("network", "depth", "stem_channels", "size"))
-    model, start, train = start_of(dataset, *sizes)
+    model, start = start_of(dataset, *sizes)
     params = start(jax.random.key(point["seed"]))
     if point["images"]:
-        inputs = (train[: point["images"]],)
-        params = init.rescale_biases(params, network=forward(model), inputs=inputs)
+        images = normalized(dataset, dataset.train.images[: point["images"]], point["size"])
+        params = init.rescale_biases(params, network=forward(model), inputs=(images,))
     named = {"part": "start", "images": point["images"], "rate": "", "seed": point["seed"]}
     return [{**named, **make_look(model, dataset, point["size"])(params)}]
 

@@ -28,11 +28,11 @@ He (fan_in); in the authors' code the last scale of a branch is 0, VGG's convolu
 (fan_out), and its dense layers N(0, 0.01^2). Biases left at 0 and the plain network are ours.
 
 `--scale laptop` streams the digits (`experiments.imagenet`) to ResNet-50 and VGG-19 with an eighth
-of the channels, by the ResNets' recipe in 10 epochs, in six minutes on two cores. BatchNorm and the
-plain networks have no dropout; all have weight decay on the leaves that RescaleNet has it on. Its
-one seed, 0, is the best of six for calibrated biases: six seeds give ResNet-50 47.0 +- 15.4% with
-them and 74.3 +- 16.3% without. At four times the rate it is, for three, 71.1 +- 13.0% and 77.8 +-
-13.5%.
+of the channels, by the ResNets' recipe (but without that factor) in 10 epochs, in six minutes on
+two cores. BatchNorm and the plain networks have no dropout; all have weight decay on the leaves
+that RescaleNet has it on. Its one seed, 0, is the best of six for calibrated biases: six seeds give
+ResNet-50 47.0 +- 15.4% with them and 74.3 +- 16.3% without. At four times the rate it is, for
+three, 71.1 +- 13.0% and 77.8 +- 13.5%.
 
 Criterion of VGG-19 with a quarter of the channels, `--grid model=vgg-19 stem_channels=16 seed=0:2`,
 fixed before its runs: "very competitive" (author feedback) shows if the mean of RescaleNet's three

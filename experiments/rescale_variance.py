@@ -131,8 +131,9 @@ def figure(results: Results, path: Path) -> None:
         title="RescaleNet's variance from block to block",
         subtitle=(
             f"RescaleNet-{point['depth']} with calibrated biases, at initialisation: "
-            f"{point['batch_size']} images of {DATASETS[point['dataset']]} at "
-            f"{point['image_size']} pixels, {point['stem_channels']} channels; lines: down-sampling"
+            f"{point['batch_size']} images of {DATASETS.get(point['dataset'], point['dataset'])} "
+            f"at {point['image_size']} pixels, {point['stem_channels']} channels; lines: "
+            "down-sampling"
         ),
         legend={"--": "recursion, second moment"},
     )  # fmt: skip

@@ -62,6 +62,8 @@ def axes(schemes: tuple[str, ...], sizes: tuple[int, ...], low: int, high: int, 
     }  # fmt: skip
 
 
+OUT = Path("runs/skipinit_lr_batch")
+"""The folder of the results, but for the scale, where the command line names none."""
 TITLE = "The optimal learning rate against the batch size"
 CIFAR10 = {"dataset": "cifar10", "model": "wrn-16-4", "padding": 4, "flip": True}
 SCALES = {
@@ -103,7 +105,7 @@ class Command:
     """Axes instead of the scale's, such as scheme=fixup,batchnorm peak_lr=2^-8:2^2 seed=0:4
     batch_size=8,32 optimizer=lion."""
     options: Annotated[Options, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="sweep")] = (
-        dataclasses.field(default_factory=lambda: Options(out=Path()))
+        dataclasses.field(default_factory=lambda: Options(out=OUT))
     )
 
 
@@ -123,8 +125,8 @@ def main(wanted: Command) -> int:
     """Makes what is missing, prints the table, draws the figures; returns the exit code."""
     axes, base = resolve(wanted)
     options = wanted.options
-    if options.out == Path():
-        options = dataclasses.replace(options, out=Path(f"runs/skipinit_lr_batch-{wanted.scale}"))
+    if options.out == OUT:
+        options = dataclasses.replace(options, out=Path(f"{OUT}-{wanted.scale}"))
     result = command.run(options, axes, base, "SkipInit, rate and batch size")
     if result is None:
         return 0

@@ -49,6 +49,8 @@ def test_the_ablations_differ_from_fixup_in_biases_and_scale_only(variant, facto
 )
 def test_each_rule_changes_its_own_layers(variant, head, last, factor, scalars):
     before, after = before_and_after(variant)
+    anew = fig4.VARIANTS.get(variant, schemes.get("fixup")).init(before, 3, key=jax.random.key(7))
+    assert not np.array_equal(anew["stem"]["kernel"], before["stem"]["kernel"])
     assert ("multiplier" in str(jax.tree.structure(before))) is scalars
     assert ("bias_stem" in before) is scalars
     np.testing.assert_array_equal(after["stem"]["kernel"], before["stem"]["kernel"])
