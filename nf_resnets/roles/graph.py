@@ -82,6 +82,7 @@ class Graph:
     # the paths of the loops that run from the last slice to the first
     reversed_loops: set[Path] = dataclasses.field(default_factory=set)
     carried: dict[Path, set[int]] = dataclasses.field(default_factory=dict)  # what loops carry
+    passed_on: set[int] = dataclasses.field(default_factory=set)  # what a turn gives to the next
     # the loops whose turns stand side by side, as of a batch; `Residuals` finds them
     side_by_side: set[Path] = dataclasses.field(default_factory=set)
     # the leaves in branches of a `cond`, in those that are not walked too
@@ -198,6 +199,7 @@ class Graph:
                 )
         given = [*args[:consts], *carry, *slices]
         out = self.walk(options["jaxpr"], given, inside, path)
+        self.passed_on |= {each for each in out[: len(carry)] if isinstance(each, int)}
         stacked = [
             self.add("stack", [y], var.aval, loops) if isinstance(y, int) else y
             for y, var in zip(out[len(carry) :], equation.outvars[len(carry) :], strict=True)
@@ -209,7 +211,9 @@ class Graph:
         args, consts = args[options["cond_nconsts"] :], options["body_nconsts"]
         program = options["body_jaxpr"]
         carry = self._carry(program.jaxpr, args, consts, len(args), loops, path)
-        return self.walk(program, [*args[:consts], *carry], (*loops, (path, 0)), path)
+        out = self.walk(program, [*args[:consts], *carry], (*loops, (path, 0)), path)
+        self.passed_on |= {each for each in out if isinstance(each, int)}
+        return out
 
     def _carry(
         self, body: Any, args: list[Any], start: int, end: int, loops: Loops, path: Path

@@ -205,7 +205,9 @@ class Reading:
             return self._role_of_weight(at, main)
         branch = main.branch if main.place is Place.BRANCH else None
         if main.kind is Kind.MULTIPLIER and branch is not None:
-            is_factor = self.residuals.scales(branch, main.node)
+            # One that is used outside as well may weigh the skip path against the branch.
+            is_inside = all(use.place is Place.BRANCH for use in self.uses[at])
+            is_factor = is_inside and self.residuals.scales(branch, main.node)
             return (Role.ALPHA if self._alpha else Role.MULTIPLIER) if is_factor else Role.KEEP
         long_axes = {span.axis for span in main.view.spans() if span.size > 1}
         if main.kind is Kind.BIAS and len(long_axes) == 1:

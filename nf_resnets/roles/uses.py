@@ -96,6 +96,7 @@ class _Places:
             self.inside = beside | self.inside | inside
         in_turn = flow.graph.in_turn
         self.loops = {branch.loops for branch in residuals.branches if in_turn(branch.loops)}
+        self.passed_on = reached(flow.graph.passed_on, lambda at: flow[at].preds)
         ends = {branch.sum for branch in residuals.branches}
         preds = (pred for end in ends for pred in flow[end].preds)
         before = reached(preds, lambda at: flow[at].preds)
@@ -106,8 +107,9 @@ class _Places:
     def of(self, node: Node) -> tuple[Place, Residual | None]:
         if node.id in self.inside:
             return self.inside[node.id]
-        # A turn of a loop around branches comes before the next one.
-        is_between = any(node.loops[: len(loops)] == loops for loops in self.loops)
+        # What a loop around branches passes on comes before its next turn.
+        is_inside = any(node.loops[: len(loops)] == loops for loops in self.loops)
+        is_between = is_inside and node.id in self.passed_on
         is_head = node.id in self.head and not is_between
         return (Place.HEAD if is_head else Place.STEM), None
 

@@ -215,7 +215,10 @@ def derive(
             moved = _move(equation, which, args, at, view, loops)
             key = (moved.leaf, moved.turns, moved.start)
             if key in views:
-                moved = _merge(views[key], moved)
+                other = views[key]
+                moved = _merge(other, moved)
+                if name == "div" and at == 1 and view.size < other.size:  # by a number of its own
+                    moved = dataclasses.replace(moved, normalized=True)
             views[key] = moved
     rooted = name in ("sqrt", "rsqrt") or any(arg.rooted for arg in args)
     return Derived(tuple(views.values()), shape, rooted)

@@ -153,3 +153,46 @@ def test_a_screen_says_what_the_network_is():
     assert "  2, 4..10: 'h/Dense_1/kernel', 'h/Dense_0/kernel'" in text
     assert "head: 'head/kernel'" in text
     assert len(text.splitlines()) < 12
+
+
+def feed(p, x):
+    return jax.nn.relu(x @ p["up"]) @ p["down"]
+
+
+FEED = {"up": f(D, 32), "down": f(32, D)}
+
+
+def roles_in(network, params):
+    role_map = roles.read(network, params, f(2, D))
+    return {leaf.path: leaf.role for leaf in role_map.leaves}, role_map.branches
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda p, x: p["a"] * feed(p, x) + (1 - p["a"]) * x,
+        lambda p, x: (1 - p["a"]) * x + p["a"] * feed(p, x),
+    ],
+)
+def test_a_scalar_that_weighs_the_skip_path_too_is_no_multiplier(network):
+    assert roles_in(network, {**FEED, "a": f()})[0]["a"] is Role.KEEP
+
+
+def test_a_head_behind_every_block_of_a_scan_is_a_head():
+    def network(p, x):
+        def body(x, of):
+            x = x + feed(of, x)
+            return x, x @ p["out"]
+
+        return lax.scan(body, x, p["blocks"])[1]
+
+    blocks = {"up": f(3, D, 32), "down": f(3, 32, D)}
+    found, branches = roles_in(network, {"blocks": blocks, "out": f(D, 4)})
+    assert found["out"] is Role.HEAD and len(branches) == 3
+
+
+def test_weights_over_a_sum_of_their_own_are_normalized():
+    def network(p, x):
+        return x + feed({**p, "down": p["down"] / abs(p["down"]).sum(0)}, x)
+
+    assert [branch.normalized for branch in roles_in(network, FEED)[1]] == ["weights"]
