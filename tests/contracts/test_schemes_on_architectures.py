@@ -72,7 +72,7 @@ def _apply(model, params, statistics, inputs):
 @functools.cache
 def _initialised(architecture, scheme):
     model, inputs, _, shapes = _network(architecture, scheme)
-    variables = random_like(dict(shapes), 0, 2**0.5, shift=0.1)
+    variables = random_like(dict(shapes), 0, 2**0.5, shift=0.02)
     params, found = variables.pop("params"), schemes.get(scheme)
     result = found.init(params, model.num_branches)
     if found.calibrate is not None:
