@@ -41,7 +41,6 @@ def compare(case: Case, *, rounds: int) -> Iterator[Row]:
     for words, unit, values in (("step time", "s", step_s), ("memory of a step", "mib", mib)):
         for scheme in others:
             yield Row(
-                part="against_batch_norm",
                 what=case.title.replace(f" {case.scheme}", ""),
                 compared=f"{words}, {scheme} / {last}",
                 ratio=ratio(values[scheme], values[last]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import json
 import os
@@ -43,22 +42,12 @@ def kept(function: str, *arguments: Any, **environment: str) -> Iterator[Callabl
 
 def call(function: str, *arguments: Any, **environment: str) -> Any:
     """What ``module:function`` returns in a fresh process, as :func:`kept` carries it."""
-    with kept("benchmarks.fresh:later", function, *arguments, **environment) as run:
+    with kept(function, *arguments, **environment) as run:
         return run()
 
 
-def later(function: str, *arguments: Any) -> Callable[[], Any]:
-    """``module:function`` with its arguments, not yet called."""
-    return functools.partial(named(function), *arguments)
-
-
-def named(function: str) -> Callable[..., Any]:
-    """Imports ``module:function``."""
-    module, _, name = function.partition(":")
-    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
-
-
 if __name__ == "__main__":
-    made = named(sys.argv[1])(*json.loads(sys.argv[2]))
+    module, _, name = sys.argv[1].partition(":")
+    made = getattr(importlib.import_module(module), name)(*json.loads(sys.argv[2]))
     for _ in sys.stdin:
-        print(MARK + json.dumps(made()), flush=True)
+        print(MARK + json.dumps(made() if callable(made) else made), flush=True)

@@ -44,19 +44,21 @@ def tasks(out: Path, *, quick: bool, data_dir: str | None) -> list[Task]:
         )
 
     return [
-        measured("against_torch", 2),
+        measured("against_torch", 2.5),
         measured("together", 1),
         made(
-            "fixup_fig3_depth", 3.5, "--scale", "paper", "--grid",
-            "model=wrn-10-1,wrn-34-1,wrn-100-1,wrn-304-1,wrn-1000-1",
+            "fixup_fig3_depth", 3, "--scale", "paper", "--grid", "model=wrn-1000-1",
             smoke=("--grid", "model=wrn-10-1", "scheme=fixup"),
         ),
         made(
             "fixup_table1_resnet110", 3.5, "--scale", "cifar", "--grid", "epochs=200", "mixup=0",
-            "scheme=batchnorm,fixup,skipinit",
+            "scheme=batchnorm,fixup",
             smoke=("--grid", "scheme=fixup"),
         ),
-        made("skipinit_lr_batch", 1, "--scale", "reduced"),
+        made(
+            "skipinit_lr_batch", 1, "--scale", "reduced", "--grid", "scheme=skipinit,batchnorm",
+            "batch_size=1024",
+        ),
     ]  # fmt: skip
 
 

@@ -35,7 +35,6 @@ from benchmarks.timing import Ratio, Row
 
 TITLE = "Growth: exponents of costs against runs, layers and devices"
 WORK = 1.05
-MIB = 2**20
 FORMS: dict[str, dict[str, bool]] = {"": {}, " with remat": {"remat": True}}
 
 
@@ -66,7 +65,6 @@ def costs(
     for cost, limit in limits.items():
         medians = {size: statistics.median(one[cost] for one in found[size]) for size in sizes}
         yield Row(
-            part="growth",
             what=f"{sizes[0]:,} to {sizes[-1]:,} {unit}",
             compared=f"exponent of: {cost}",
             ratio=exponent(medians),
@@ -89,7 +87,7 @@ def sweep(runs: int) -> dict[str, float]:
     """Of so many runs, made by the command."""
     from benchmarks import whole_job
 
-    seconds = whole_job.sweep(runs, "wrn-10-1", 1, "--stem-channels", "4")
+    seconds, _ = whole_job.sweep(runs, "wrn-10-1", 1, "--stem-channels", "4")
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return {"command to report, s": seconds, "memory of the process, MiB": peak}
 
@@ -118,7 +116,7 @@ def activations(layers: int) -> dict[str, float]:
         # Memory is assigned before LLVM begins, whose optimisations take most of the time.
         compiled = lowered_step(layers, **options)[0].compile({"xla_backend_optimization_level": 0})
         planned = compiled.memory_analysis().temp_size_in_bytes
-        found[f"activations{form}, MiB"] = (planned - gradients) / MIB
+        found[f"activations{form}, MiB"] = (planned - gradients) / 2**20
     return found
 
 

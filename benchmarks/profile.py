@@ -2,18 +2,14 @@
 
 Each profile is of a fresh process. The times of operations come from the library's own tracing, in
 steps that are not timed. An operation's time is that of the thread that began it, which waits for
-others that share its work; so ``idle_ms`` is what is left of the time of all threads.
+others that share its work.
 
 Cost: five minutes on two cores; ``--quick`` one, of one network.
 """
 
 from __future__ import annotations
 
-import functools
 import glob
-import gzip
-import json
-import os
 import re
 import resource
 import statistics
@@ -21,7 +17,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from benchmarks import fresh
@@ -38,18 +33,17 @@ _SMALLEST = 0.01  # of the time of all operations: those below it are added up
 
 def measure(*, quick: bool) -> Iterator[Row]:
     for network, batch, side in CASES[:1] if quick else CASES:
-        each = functools.partial(fresh.call, "benchmarks.profile:profile")
         kinds: dict[str, list[dict[str, Any]]] = {"small": [], "huge": [], "torch": []}
         for _ in range(1 if quick else 3):
             for kind, profiles in kinds.items():
                 pages = "" if kind == "small" else HUGE
-                profiles.append(each(network, batch, side, kind == "torch", GLIBC_TUNABLES=pages))
+                case = network, batch, side, kind == "torch"
+                profiles.append(fresh.call(f"{__name__}:profile", *case, GLIBC_TUNABLES=pages))
         for compared, a, b in (
             ("step time, huge pages / small ones", "huge", "small"),
             ("step time, nf_resnets / PyTorch eager, huge pages", "huge", "torch"),
         ):
             yield Row(
-                part="profile",
                 what=f"{network} fixup, {batch} x {side}x{side}",
                 compared=compared,
                 ratio=ratio(*([one["step_ms"] for one in kinds[kind]] for kind in (a, b))),
@@ -65,10 +59,8 @@ def profile(network: str, batch: int, side: int, in_torch: bool) -> dict[str, An
     case = cases.Case(network, batch=batch, side=side)
     if in_torch:
         run = against_torch.theirs(case, 1, compiled=False)
-        operations = functools.partial(operations_in_torch, run)
     else:
         run, program = cases.make_run(case, 1)
-        operations = functools.partial(operations_in_jax, run, program.as_text())
     for _ in range(2):
         run()
     before, seconds = resource.getrusage(resource.RUSAGE_SELF), []
@@ -81,16 +73,12 @@ def profile(network: str, batch: int, side: int, in_torch: bool) -> dict[str, An
     def a_step(name: str, scale: float = 1.0) -> float:
         return round(scale * (getattr(after, name) - getattr(before, name)) / STEPS, 1)
 
-    took = operations()
-    traced = took.pop("traced")
+    took = operations_in_torch(run) if in_torch else operations_in_jax(run, program.as_text())
     return {
         "step_ms": round(1e3 * statistics.median(seconds), 1),
         "user_ms": a_step("ru_utime", 1e3),
         "system_ms": a_step("ru_stime", 1e3),
         "page_faults": a_step("ru_minflt"),
-        "switches": a_step("ru_nvcsw"),
-        "traced_step_ms": round(traced, 1),
-        "idle_ms": round((os.cpu_count() or 1) * traced - sum(took.values()), 1),
         "operations_ms": largest(took),
     }
 
@@ -108,27 +96,18 @@ def operations_in_jax(run: Callable[[], Any], program: str) -> dict[str, float]:
     import jax
 
     with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
         with jax.profiler.trace(folder):
             for _ in range(TRACED):
                 run()
-            seconds = time.perf_counter() - start
-        (path,) = glob.glob(f"{folder}/plugins/profile/*/*.trace.json.gz")
-        events = json.loads(gzip.decompress(Path(path).read_bytes()))["traceEvents"]
-    threads = {
-        event["tid"]: event["args"]["name"]
-        for event in events
-        if event.get("name") == "thread_name"
-    }
+        (path,) = glob.glob(f"{folder}/plugins/profile/*/*.xplane.pb")
+        planes = list(jax.profiler.ProfileData.from_file(path).planes)
+    lines = (line for plane in planes for line in plane.lines if "XLA" in line.name)
     convolutions, took = convolutions_of(program), defaultdict(float)
-    for event in events:
-        name = event.get("name", "")
-        if event.get("ph") != "X" or "XLA" not in threads.get(event["tid"], ""):
-            continue
-        if not name.startswith(_AROUND):
-            kind = convolutions.get(name.partition("__")[0]) or re.sub(r"[.\d]+$", "", name)
-            took[kind] += event["dur"] / 1e3 / TRACED
-    return {**took, "traced": 1e3 * seconds / TRACED}
+    for event in (event for line in lines for event in line.events):
+        if not event.name.startswith(_AROUND):
+            kind = convolutions.get(event.name.partition("__")[0])
+            took[kind or re.sub(r"[.\d]+$", "", event.name)] += event.duration_ns / 1e6 / TRACED
+    return took
 
 
 def convolutions_of(program: str) -> dict[str, str]:
@@ -149,9 +128,6 @@ def operations_in_torch(run: Callable[[], Any]) -> dict[str, float]:
     import torch
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as trace:
-        start = time.perf_counter()
         for _ in range(TRACED):
             run()
-        seconds = time.perf_counter() - start
-    took = {event.key: event.self_cpu_time_total / 1e3 / TRACED for event in trace.key_averages()}
-    return {**took, "traced": 1e3 * seconds / TRACED}
+    return {event.key: event.self_cpu_time_total / 1e3 / TRACED for event in trace.key_averages()}

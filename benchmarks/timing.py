@@ -32,37 +32,29 @@ class Row:
     """One line of the table.
 
     Attributes:
-      part: the benchmark's module, ``"growth"``.
       what: the case, ``"wrn-16-4 fixup, 128 x 32x32"``.
       compared: what over what, ``"step time, this library / PyTorch eager"``.
       ratio: of the two.
-      limit: what the ratio is to be at most; for ``at_least`` at least; None where there is no
-        target.
-      at_least: whether more is better.
+      limit: what the ratio is to be at most; None where there is no target.
       numbers: what the ratio was made of; units stand in the names (``_ms``, ``_s``, ``_mib``).
     """
 
-    part: str
     what: str
     compared: str
     ratio: Ratio
     limit: float | None = None
-    at_least: bool = False
     numbers: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def held(self) -> bool | None:
         """Whether the limit was; None where there is none."""
-        if self.limit is None:
-            return None
-        return self.ratio.value >= self.limit if self.at_least else self.ratio.value <= self.limit
+        return None if self.limit is None else self.ratio.value <= self.limit
 
     @property
     def verdict(self) -> str:
         if self.limit is None:
             return ""
-        words = f"{'at least' if self.at_least else 'at most'} {self.limit:g}"
-        return words if self.held else f"{words}: MISSED"
+        return f"at most {self.limit:g}" + ("" if self.held else ", missed")
 
 
 def interleaved(
@@ -94,13 +86,5 @@ def interleaved(
 def ratio(ours: list[float], theirs: list[float]) -> Ratio:
     """Compares two lists of seconds that were measured in the same rounds."""
     pairs = [a / b for a, b in zip(ours, theirs, strict=True)]
-    value = statistics.median(pairs)
-    if len(pairs) < 2:
-        return Ratio(value, value, value)
-    low, _, high = statistics.quantiles(pairs, n=4, method="inclusive")
-    return Ratio(value, low, high)
-
-
-def spread(values: list[float]) -> str:
-    """The median, and in brackets the least and the most."""
-    return f"{statistics.median(values):.4g} ({min(values):.4g}-{max(values):.4g})"
+    quartiles = statistics.quantiles(pairs, n=4, method="inclusive") if pairs[1:] else 3 * pairs
+    return Ratio(quartiles[1], quartiles[0], quartiles[2])

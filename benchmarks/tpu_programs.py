@@ -8,9 +8,6 @@ cheap ones again.
     python -m benchmarks.tpu_programs                      # prints the committed table
     python -m benchmarks.tpu_programs --compile NAME ...   # compiles, prints, and writes the file
 
-The targets: 1.8 times fewer bytes in bfloat16, and eight runs on a chip at no more than
-six times the bytes of one.
-
 Cost: two to six minutes a program on two idle cores, the cheap ones one.
 """
 
@@ -21,7 +18,7 @@ import importlib.metadata
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -49,10 +46,6 @@ class Program:
     images: int = 50_000
 
 
-def _cheap(**fields: Any) -> Program:
-    return Program(model="wrn-10-1", images=2_048, **fields)
-
-
 PROGRAMS = {
     "wrn-16-2, float32": Program(dtype="float32"),
     "wrn-16-2": Program(),
@@ -63,40 +56,12 @@ PROGRAMS = {
     "wrn-16-2, batch 512 on 4 chips": Program(batch_size=512, topology="v5e:2x2"),
     "wrn-28-10, batch 1,024 on 16 chips": Program("wrn-28-10", batch_size=1024, topology="v5e:4x4"),
     "wrn-10000-1, batch 64": Program("wrn-10000-1", batch_size=64, remat=True),
-    "wrn-10-1, float32": _cheap(dtype="float32"),
-    "wrn-10-1": _cheap(),
-    "wrn-10-1, batch 16": _cheap(batch_size=16),
-    "wrn-10-1, batch 16, 8 runs vectorised": _cheap(batch_size=16, runs=8),
+    "wrn-10-1, float32": Program("wrn-10-1", dtype="float32", images=2_048),
+    "wrn-10-1": Program("wrn-10-1", images=2_048),
 }
 """By name; without another word in bfloat16, Fixup, batch 128 on one chip of v5e."""
 
 CHEAP = ("wrn-10-1, float32", "wrn-10-1")
-
-COMPARED = (
-    ("wrn-16-2", "wrn-16-2, float32", "bfloat16 / float32", 1 / 1.8),
-    ("wrn-16-2, batchnorm", "wrn-16-2, batchnorm, float32", "bfloat16 / float32", 1 / 1.8),
-    ("wrn-16-2, batchnorm", "wrn-16-2", "BatchNorm / Fixup", None),
-    ("wrn-16-2, 8 runs vectorised", "wrn-16-2", "8 runs / 1", 6.0),
-    ("wrn-16-2, 8 runs in turn", "wrn-16-2", "8 runs / 1", 6.0),
-    ("wrn-10-1", "wrn-10-1, float32", "bfloat16 / float32", 1 / 1.8),
-    ("wrn-10-1, batch 16, 8 runs vectorised", "wrn-10-1, batch 16", "8 runs / 1", 6.0),
-)
-"""Two programs, what is compared of them, and the target for their bytes."""
-
-
-def comparisons(programs: dict[str, dict[str, Any]]) -> list[str]:
-    """The lines on pairs of programs that were compiled."""
-    lines = []
-    for name, other, what, limit in COMPARED:
-        if {name, other} <= set(programs):
-            all_, main = (
-                programs[name][kind] / programs[other][kind] for kind in ("bytes", "main_bytes")
-            )
-            target = f", target {limit:.3g}" if limit else ""
-            lines.append(
-                f"{name}: {what} {all_:.3g} of the bytes{target}; {main:.3g} in main memory"
-            )
-    return lines
 
 
 def compiled(name: str) -> dict[str, Any]:
@@ -169,23 +134,18 @@ def table(programs: dict[str, dict[str, Any]]) -> str:
 class Settings:
     """Command line."""
 
-    compile: tuple[str, ...] = ()
-    """Names of programs to compile; "all" for all of them."""
+    compile: tuple[Literal[tuple(PROGRAMS)], ...] = ()
+    """Names of programs to compile."""
 
 
 def main(settings: Settings) -> int:
-    names = tuple(PROGRAMS) if settings.compile == ("all",) else settings.compile
-    if unknown := [name for name in names if name not in PROGRAMS]:
-        print(f"{unknown[0]!r} found; expected some of {', '.join(PROGRAMS)}", file=sys.stderr)
-        return 2
     record = kept()
-    for name in names:
+    for name in settings.compile:
         record["programs"][name] = fresh.call("benchmarks.tpu_programs:compiled", name)
         record["versions"] = versions()
         print(table({name: record["programs"][name]}), flush=True)
         FILE.write_text(json.dumps(record, indent=1) + "\n")
     print(table(record["programs"]))
-    print(*comparisons(record["programs"]), sep="\n")
     return 0
 
 

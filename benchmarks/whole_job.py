@@ -15,20 +15,18 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks import fresh
-from benchmarks.timing import Row, interleaved, ratio, spread
+from benchmarks.timing import Row, interleaved, ratio
 
 TITLE = "A whole job: a sweep, against plain PyTorch with a process a core"
 
 MODEL, RATES, EPOCHS = "wrn-16-1", (-8, -7, -6, -5), 10
 LIMITS = {24: 0.9, 96: 0.75}
-FIRST_ROW = 8.0  # seconds
 
 
 def measure(*, quick: bool) -> Iterator[Row]:
@@ -37,21 +35,16 @@ def measure(*, quick: bool) -> Iterator[Row]:
             return
         first: list[float] = []
         functions = {
-            "sweep": functools.partial(sweep, runs, MODEL, EPOCHS, first=first),
+            "sweep": lambda runs=runs, first=first: first.append(sweep(runs, MODEL, EPOCHS)[1]),
             "torch": functools.partial(in_torch, runs),
         }
-        seconds = interleaved(functions, rounds=1 if quick else 3, warm_up=0)
+        seconds = interleaved(functions, rounds=1 if quick else 3, warm_up=0) | {"first_row": first}
         yield Row(
-            part="whole_job",
             what=f"{runs} runs of {MODEL} fixup, digits, {EPOCHS} passes",
             compared="command to report / PyTorch eager in processes",
             ratio=ratio(seconds["sweep"], seconds["torch"]),
             limit=limit,
-            numbers={
-                **{f"{name}_s": spread(seconds[name]) for name in seconds},
-                "first_row_s": spread(first),
-                "first_row_limit_s": FIRST_ROW,
-            },
+            numbers={f"{name}_s": values for name, values in seconds.items()},
         )
 
 
@@ -60,34 +53,22 @@ def axes(runs: int) -> tuple[str, str]:
     return f"peak_lr=2^{RATES[0]}:2^{RATES[-1]}", f"seed=0:{runs // len(RATES) - 1}"
 
 
-def sweep(
-    runs: int, model: str, epochs: int, *options: str, first: list[float] | None = None
-) -> float:
-    """Makes the runs by the command; the seconds of it, and those to the first row into a list."""
+def sweep(runs: int, model: str, epochs: int, *options: str) -> tuple[float, float]:
+    """Makes the runs by the command; the seconds to its end, and to the first row."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "sweep"
-        start, over = time.perf_counter(), threading.Event()
-
-        def watch() -> None:
-            while not any(path.stat().st_size for path in out.glob("rows-*.jsonl")):
-                if over.wait(0.05):
-                    return
-            if first is not None:
-                first.append(time.perf_counter() - start)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        try:
-            subprocess.run(
-                [sys.executable, "-m", "nf_resnets", "sweep", "--grid", *axes(runs),
-                 "--model", model, "--epochs", str(epochs), "--out", str(out), *options],
-                cwd=fresh.ROOT, check=True, capture_output=True,
-            )  # fmt: skip
-        finally:
-            seconds = time.perf_counter() - start
-            over.set()
-            watcher.join()
-        return seconds
+        out, start = Path(folder) / "sweep", time.perf_counter()
+        words = [sys.executable, "-m", "nf_resnets", "sweep", "--grid", *axes(runs), "--model",
+                 model, "--epochs", str(epochs), "--out", str(out), *options]  # fmt: skip
+        hidden = subprocess.DEVNULL
+        with subprocess.Popen(words, cwd=fresh.ROOT, stdout=hidden, stderr=hidden) as process:
+            while process.poll() is None and not any(
+                path.stat().st_size for path in out.glob("rows-*.jsonl")
+            ):
+                time.sleep(0.05)
+            first = time.perf_counter() - start
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, words)
+        return time.perf_counter() - start, first
 
 
 def in_torch(runs: int) -> None:

