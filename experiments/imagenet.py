@@ -1,23 +1,20 @@
 """ImageNet for the experiments: which images, how they are cropped and read, and the options.
 
-Without ImageNet the handwritten digits inside scikit-learn are written as JPEG files in a data set
-of ImageNet's format. They use the same decoding, crops and streams, at 32 x 32 pixels.
+Without ImageNet the handwritten digits inside scikit-learn are made JPEG files in memory. They use
+the same decoding, crops and streams, at 32 x 32 pixels.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import functools
 import io
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from nf_resnets import data, models, optim, schemes, training
 from nf_resnets.data import imagenet
@@ -103,61 +100,29 @@ def setup(
 
 
 def open_images(point: Point, data_dir: str | None) -> imagenet.EncodedDataset:
-    """Opens the data set that a point names; the digits are written to a temporary folder."""
+    """Opens the data set that a point names."""
     import grain  # noqa: F401 (asked for before the first run, not in it)
 
     if point["dataset"] == DIGITS:
-        folder = Path(tempfile.mkdtemp(prefix="nf_resnets-digits-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        write_digits(folder, most=point["most"])
-        return imagenet.open_encoded(folder, DIGITS)
+        return digits_jpeg(point["most"])
     return imagenet.open_encoded(data_dir, point["dataset"])
 
 
-def write_digits(folder: Path, *, most: int = 0) -> None:
-    """Writes the digits as JPEG files of 32 x 32 pixels into a data set of ImageNet's format."""
-    import tensorflow_datasets as tfds
-    from PIL import Image
-
-    digits = data.load("digits")
-    splits = {"train": digits.train, "validation": digits.test}
-
-    def examples(split: data.Split) -> Iterator[tuple[str, dict[str, Any]]]:
-        for index in range(min(len(split.labels), most or len(split.labels))):
-            grey = np.round(split.images[index, :, :, 0] * (255 / digits.max_value))
-            image = Image.fromarray(grey.astype(np.uint8)).resize(
-                (32, 32), Image.Resampling.BICUBIC
-            )
+def digits_jpeg(most: int = 0) -> imagenet.EncodedDataset:
+    """The digits as JPEG files of 32 x 32 pixels, as a data set of ImageNet's format in memory."""
+    digits, splits = data.load("digits"), {}
+    for name, split in (("train", digits.train), ("validation", digits.test)):
+        stored = []
+        for pixels, label in list(zip(split.images, split.labels, strict=True))[: most or None]:
+            grey = np.round(pixels[..., 0] * (255 / digits.max_value)).astype(np.uint8)
+            image = Image.fromarray(grey).resize((32, 32), Image.Resampling.BICUBIC)
             file = io.BytesIO()
             image.convert("RGB").save(file, "JPEG", quality=95)
-            file.seek(0)
-            name, label = f"digit_{index}.JPEG", int(split.labels[index])
-            yield name, {"image": file, "label": label, "file_name": name}
-
-    class DigitsJpeg(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        VERSION = tfds.core.Version("1.0.0")
-        pkg_dir_path = folder
-
-        def _info(self) -> Any:
-            features = {
-                "image": tfds.features.Image(shape=(None, None, 3), encoding_format="jpeg"),
-                "label": tfds.features.ClassLabel(names=digits.class_names),
-                "file_name": tfds.features.Text(),
-            }
-            return tfds.core.DatasetInfo(
-                builder=self, features=tfds.features.FeaturesDict(features)
-            )
-
-        def _split_generators(self, _: Any) -> Any:
-            return {name: examples(split) for name, split in splits.items()}
-
-        def _generate_examples(self) -> Any:
-            raise NotImplementedError("the splits are given by _split_generators")
-
-    tfds.disable_progress_bar()
-    # What TFDS prints on the way speaks of downloads, of which there is none.
-    with contextlib.redirect_stdout(io.StringIO()):
-        DigitsJpeg(data_dir=folder).download_and_prepare(file_format="array_record")
+            stored.append({"image": file.getvalue(), "label": label})
+        splits[name] = imagenet.EncodedSplit(
+            f"{DIGITS}, {name} split", "memory", stored, len(stored), digits.num_classes
+        )
+    return imagenet.EncodedDataset(DIGITS, splits, digits.num_classes, digits.class_names)
 
 
 def columns(row: Row) -> Row:
