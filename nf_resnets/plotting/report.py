@@ -32,7 +32,6 @@ class SweepResults:
       subtitle: the settings that it was made with.
       chance: the accuracy of guessing, 0 to 1.
       command: makes the same runs.
-      curves: of runs at the best rates, with ``group``, ``step`` and ``train_loss``.
       facts: tables of versions and devices, by their headings.
       names: what to call schemes; else by their keys.
       targets: the same of ``nf_resnets.sweep.targets.StepsToTarget``.
@@ -46,7 +45,6 @@ class SweepResults:
     subtitle: str = ""
     chance: float | None = None
     command: str = ""
-    curves: Sequence[Row] = ()
     facts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     targets: Sequence[Row] = ()
@@ -57,12 +55,12 @@ def report(
     sweep: SweepResults,
     best: Sequence[Sequence[str]],
     notes: Sequence[str],
-    svgs: Mapping[str, str],
+    svg: str,
 ) -> None:
     """Writes a sweep's report: one HTML file that needs no other, and no network.
 
-    ``best`` are the cells of the table of best rates, ``notes`` what stands below it, ``svgs`` the
-    figures.
+    ``best`` are the cells of the table of best rates, ``notes`` what stands below it, ``svg`` the
+    figure.
     """
     import jinja2
 
@@ -79,7 +77,7 @@ def report(
         states=Counter(row["state"] for row in sweep.rows),
         best=best,
         notes=notes,
-        svgs=[svg[svg.index("<svg") :] for svg in svgs.values()],
+        svg=svg[svg.index("<svg") :],
         varying={name: each for name, each in values.items() if len(each) > 1},
         fixed=[(name, *each) for name, each in values.items() if len(each) == 1],
         failures=[row for row in sweep.rows if row["state"] in ("failed", "oom")],

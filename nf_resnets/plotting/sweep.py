@@ -1,4 +1,4 @@
-"""All pictures of a sweep in one folder: a table, one figure, the curves at the best rates."""
+"""What a sweep shows in one folder: a table, a figure and a report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nf_resnets.places import whole_file
-from nf_resnets.plotting.curves import Curve, Panel, curves_figure, mean_curve
+from nf_resnets.plotting.curves import Curve, Panel, curves_figure
 from nf_resnets.plotting.rates import LEGEND, METRICS, rate_range, rates_figure, series_title
 from nf_resnets.plotting.report import SweepResults, report
 from nf_resnets.plotting.style import NO_MATPLOTLIB, can_draw
@@ -26,7 +26,7 @@ PASSED_NOTE = (
 
 
 def sweep_figures(folder: Path, sweep: SweepResults) -> list[str]:
-    """Writes ``table.txt``, ``figure.png``, ``curves.png`` and ``report.html`` into a folder.
+    """Writes ``table.txt``, ``figure.png`` and ``report.html`` into a folder.
 
     Files of these names are replaced, each whole. Without Matplotlib only the table is made, and a
     sentence says so. Returns the names of the files.
@@ -38,15 +38,9 @@ def sweep_figures(folder: Path, sweep: SweepResults) -> list[str]:
     if not can_draw():
         print(NO_MATPLOTLIB, file=sys.stderr)
         return files
-    svgs: dict[str, str] = {}
-    for name, draw in (("figure.png", sweep_figure), ("curves.png", training_figure)):
-        if name == "figure.png" or sweep.curves:
-            draw(sweep, folder / name)
-            svg = (folder / name).with_suffix(".svg")
-            svgs[name] = svg.read_text()
-            files += [name, svg.name]
-    report(folder / "report.html", sweep, cells, notes, svgs)
-    return [*files, "report.html"]
+    sweep_figure(sweep, folder / "figure.png")
+    report(folder / "report.html", sweep, cells, notes, (folder / "figure.svg").read_text())
+    return [*files, "figure.png", "figure.svg", "report.html"]
 
 
 def sweep_figure(sweep: SweepResults, path: Path) -> None:
@@ -137,28 +131,6 @@ def _fitted(title: str, fit: Row, sizes: Sequence[float]) -> Curve:
     slope, largest = fit["slope"] or math.inf, fit["largest"] or math.inf
     rates = [min(slope * size, largest) for size in at]
     return Curve(title, at, [r if math.isfinite(r) else math.nan for r in rates], style="--")
-
-
-def training_figure(sweep: SweepResults, path: Path) -> None:
-    """Draws the training loss of the runs at the best rates, a panel for each batch size.
-
-    Runs of one group are seeds, drawn as their mean in a band from the lowest to the highest.
-    """
-    panels: dict[Any, dict[str, list[Row]]] = {}
-    for one in sorted(sweep.curves, key=lambda one: one["group"]["batch_size"]):
-        of_size = panels.setdefault(one["group"]["batch_size"], {})
-        title = series_title(one["group"], "batch_size", sweep.names)
-        of_size.setdefault(title, []).append(one)
-    drawn = []
-    for size, groups in panels.items():
-        means = []
-        for name, runs in groups.items():
-            points = zip(*(run["train_loss"] for run in runs), strict=False)
-            # As far as all runs went.
-            means.append(mean_curve(name, dict(zip(runs[0]["step"], points, strict=False))))
-        drawn.append(Panel("step", f"training loss, B = {size}", means, more_is_better=False))
-    curves_figure(drawn, path, title="Training at the best rates", columns=min(len(drawn), 4),
-                  subtitle=f"{sweep.title}: {sweep.subtitle}")  # fmt: skip
 
 
 def table_cells(

@@ -13,7 +13,7 @@ from nf_resnets import plotting, schemes
 from nf_resnets.places import whole_file
 from nf_resnets.sweep.options import Options, parse_target
 from nf_resnets.sweep.regimes import regimes_of
-from nf_resnets.sweep.select import Optimum, Row, grouped, optima
+from nf_resnets.sweep.select import Row, grouped, optima
 from nf_resnets.sweep.settings import FIELDS, axis_text, label
 from nf_resnets.sweep.targets import steps_to_target
 from nf_resnets.training.display import counted
@@ -49,31 +49,12 @@ def makers(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 METRICS = ("test_accuracy", "train_loss")
 
-MOST_CURVES = 100
-"""Runs whose curves are drawn."""
-
 STOPPED = "Stopped; all runs are kept where they stood, and the same command goes on."
 
 
 def states_in_words(counts: Mapping[str, int]) -> str:
     """How many runs are in each state, on one line."""
     return ", ".join(f"{number:,} {state}" for state, number in counts.items() if number)
-
-
-def _curves(rows: Sequence[Row], best: Sequence[Optimum]) -> list[dict[str, Any]]:
-    """Training loss after every epoch of the runs at the best rates, at most of `MOST_CURVES`."""
-    curves = []
-    for one in best:
-        if one.metric != METRICS[0] or one.best is None:
-            continue
-        at_best = {**one.group, "peak_lr": one.best, "state": "finished"}
-        for row in rows:
-            if all(row[name] == at_best[name] for name in at_best):
-                epochs = [each for each in row["history"] if each.get("train_loss") is not None]
-                curve = {name: [each[name] for each in epochs] for name in ("step", "train_loss")}
-                if len(epochs) > 1:
-                    curves.append({"group": dict(one.group), **curve})
-    return curves[:MOST_CURVES]
 
 
 def draw(result: Result, folder: Path, *, title: str, target: str = "") -> list[str]:
@@ -96,7 +77,6 @@ def draw(result: Result, folder: Path, *, title: str, target: str = "") -> list[
         regimes=[dataclasses.asdict(fit) for fit in fits],
         chance=result.chance,
         command=command_of(axes, result.base),
-        curves=_curves(rows, best),
         facts={f"{maker['runs']} runs made": maker for maker in result.makers},
         names={name: schemes.get(name).title for name in {row["scheme"] for row in rows}},
         settings=[name for name in FIELDS if name in rows[0]],

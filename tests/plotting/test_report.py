@@ -39,7 +39,7 @@ def swept():
 
 def test_all_text_is_escaped_and_it_needs_no_network(swept, tmp_path):
     path, cells = tmp_path / "report.html", table_cells(swept.optima, names=swept.names)
-    report(path, swept, *cells, {"f": "<?xml?><svg></svg>"})
+    report(path, swept, *cells, "<?xml?><svg></svg>")
     page = path.read_text()
     assert page.count("&lt;script&gt;") > 8 and page.count("<svg>") == 1
     assert not re.search(r"<(script|link|img|iframe|object)|https?:|url\(|@import", page)
@@ -51,5 +51,5 @@ def test_a_file_is_replaced_whole_or_left_alone(swept, tmp_path):
     path = tmp_path / "report.html"
     path.write_text("before")
     with pytest.raises(ValueError, match="substring"):
-        report(path, swept, [[""]], [], {"f": "no figure"})
+        report(path, swept, [[""]], [], "no figure")
     assert path.read_text() == "before" and len(list(tmp_path.iterdir())) == 1
