@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from nf_resnets import models
 from nf_resnets.init import Rules
+from nf_resnets.roles import path_name
 from tests.models.trees import shapes
 
 CLASSES, BLOCKS = 5, 12
@@ -41,13 +40,9 @@ class Network:
 
 
 def by_path(tree):
-    """The arrays of a tree by path; NNX ends a path in ``/value`` in some versions."""
+    """The arrays of a tree by path."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value"): leaf
-        for path, leaf in flat
-        if hasattr(leaf, "shape")
-    }
+    return {path_name(path): leaf for path, leaf in flat if hasattr(leaf, "shape")}
 
 
 def pairs(*trees):
@@ -71,56 +66,13 @@ def filled(tree, seed=0):
 
 def replaced(tree, values):
     """The tree with the arrays at the given paths replaced."""
-    flat, treedef = jax.tree_util.tree_flatten_with_path(tree)
-    leaves = []
-    for path, leaf in flat:
-        name = jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
-        leaves.append(values.get(name, leaf))
-    return treedef.unflatten(leaves)
-
-
-# NNX ends paths in /value in some versions.
-SCALARS = {
-    name: f"/{leaf}(?:/value)?$"
-    for name, leaf in (("scalar_bias", "shift"), ("multiplier", "gain"), ("alpha", "alpha"))
-}
-SCALAR_ENDS = {"shift": "scalar_bias", "gain": "multiplier", "alpha": "alpha"}
-
-
-class NnxBlock(nnx.Module):
-    def __init__(self, rngs):
-        self.conv_1 = nnx.Conv(3, 3, (3, 3), rngs=rngs)
-        self.conv_2 = nnx.Conv(3, 3, (3, 3), use_bias=False, rngs=rngs)
-        self.shift = nnx.Param(jnp.zeros(()))
-        self.gain = nnx.Param(jnp.ones(()))
-        self.alpha = nnx.Param(jnp.ones(()))
-
-
-class NnxResNet(nnx.Module):
-    def __init__(self, rngs):
-        self.stem = nnx.Conv(3, 3, (3, 3), use_bias=False, rngs=rngs)
-        self.project = nnx.Conv(3, 3, (1, 1), use_bias=False, rngs=rngs)
-        self.blocks = nnx.List([NnxBlock(rngs) for _ in range(BLOCKS)])
-        self.head = nnx.Linear(3, CLASSES, rngs=rngs)
-
-
-def nnx_state():
-    """Of a Flax NNX ResNet ``nnx.state(model, nnx.Param)``."""
-    rules = Rules(
-        branch=r"blocks/(\d+)/conv_(\d+)/(?:kernel|bias)",
-        head=r"^head/",
-        stem=r"^stem/",
-        shortcut=r"^project/",
-        **SCALARS,
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: values.get(path_name(path), leaf), tree
     )
-    tree = nnx.state(nnx.eval_shape(lambda: NnxResNet(nnx.Rngs(0))), nnx.Param)
-    ends = {
-        "stem/kernel": "stem", "project/kernel": "shortcut",
-        "head/kernel": "head", "head/bias": "head_bias",
-        "conv_1/kernel": "inner", "conv_1/bias": "inner_bias", "conv_2/kernel": "last",
-        **SCALAR_ENDS,
-    }  # fmt: skip
-    return Network(filled(tree), rules, ends, BLOCKS)
+
+
+SCALARS = {"scalar_bias": "/shift$", "multiplier": "/gain$", "alpha": "/alpha$"}
+SCALAR_ENDS = {"shift": "scalar_bias", "gain": "multiplier", "alpha": "alpha"}
 
 
 def equinox():
@@ -218,16 +170,7 @@ OUR_ENDS = {
 }  # fmt: skip
 
 
-def _our_network(model):
-    """One of this library's own, with the multipliers of Fixup and the alphas of SkipInit."""
+def ours(network, depth, scheme):
+    """One of this library's own, with the multipliers of Fixup or the alphas of SkipInit."""
+    model = network(depth, scheme=scheme, num_classes=CLASSES, stem_channels=3)
     return Network(filled(shapes(model)["params"]), None, OUR_ENDS, 9)
-
-
-def cifar_resnet(scheme):
-    return _our_network(models.CifarResNet(20, scheme, num_classes=CLASSES, stem_channels=3))
-
-
-def wide_resnet(scheme):
-    return _our_network(
-        models.WideResNet(depth=22, scheme=scheme, num_classes=CLASSES, stem_channels=3)
-    )

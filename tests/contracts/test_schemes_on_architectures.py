@@ -60,15 +60,6 @@ def _network(architecture, scheme):
     return model, inputs, *jax.eval_shape(model.init_with_output, KEY, *inputs)
 
 
-def _apply(model, params, statistics, inputs):
-    """The training forward pass."""
-    options = {}
-    if schemes.get(model.scheme).anatomy.dropout:
-        options["keys"] = jax.random.split(KEY, len(inputs[0]))
-    variables = {"params": params, **statistics}
-    return model.apply(variables, *inputs, train=True, mutable=list(statistics), **options)[0]
-
-
 @functools.cache
 def _initialised(architecture, scheme):
     model, inputs, _, shapes = _network(architecture, scheme)
@@ -90,8 +81,13 @@ def _derivatives(architecture, scheme):
     """
     model, inputs, *_ = _network(architecture, scheme)
 
+    options = {"train": True}
+    if schemes.get(scheme).anatomy.dropout:
+        options["keys"] = jax.random.split(KEY, len(inputs[0]))
+
     def first(params, statistics, *inputs):
-        logits = _apply(model, params, statistics, inputs)
+        variables = {"params": params, **statistics}
+        logits, _ = model.apply(variables, *inputs, mutable=list(statistics), **options)
         return (
             logits[0] * jnp.cos(jnp.arange(logits[0].size)).reshape(logits[0].shape)
         ).sum(), logits

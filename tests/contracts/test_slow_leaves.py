@@ -24,10 +24,6 @@ HYPER = {"learning_rate": 0.5, "momentum": 0.9, "weight_decay": 0.5, "scalar_fac
 digits = functools.cache(lambda: data.load("digits"))
 
 
-class Caught(Exception):
-    """Carries the optimizer that ``fit`` would have trained with."""
-
-
 def of_sweep(scheme, monkeypatch):
     settings = make({"model": "wrn-10-1", "stem_channels": 4, "epochs": 1.0, "scheme": scheme})
     return image_task.optimizer(
@@ -37,11 +33,11 @@ def of_sweep(scheme, monkeypatch):
 
 def of_fit(scheme, monkeypatch):
     def program(model, data, optimizer, *arguments, **options):
-        raise Caught(optimizer)
+        raise RuntimeError(optimizer)  # which ``fit`` would have trained with
 
     monkeypatch.setattr(training, "image_program", program)
     network = models.WideResNet(depth=10, scheme=scheme, stem_channels=4)
-    with pytest.raises(Caught) as error:
+    with pytest.raises(RuntimeError) as error:
         fit.fit(digits(), network=network)
     return error.value.args[0](HYPER)
 
@@ -126,6 +122,5 @@ def test_without_a_scheme_nothing_is_guessed(make_optimizer, what):
 
 
 def test_a_factor_that_is_given_holds_for_the_slow_leaves_of_the_scheme():
-    """RescaleNet has none."""
     settings = make({"model": "wrn-10-1", "scheme": "fixup", "scalar_factor": 0.5})
     assert image_task.hyper_of(settings)["scalar_factor"] == 0.5

@@ -44,12 +44,8 @@ class Process:
     forked: multiprocessing.process.BaseProcess
     folder: Path
 
-    @property
-    def pid(self):
-        return self.forked.pid
-
     def send(self, number):
-        os.kill(self.pid, number)
+        os.kill(self.forked.pid, number)
 
     def wait(self, seconds=120):
         """Its exit code, -9 when it was killed."""
@@ -63,10 +59,10 @@ class Process:
         assert self.wait() in (-signal.SIGKILL, 0), self.said()
 
     def said(self):
-        return (self.folder / f"{self.pid}.txt").read_text()
+        return (self.folder / f"{self.forked.pid}.txt").read_text()
 
     def events(self, kind=None):
-        path = self.folder / f"{self.pid}.events"
+        path = self.folder / f"{self.forked.pid}.events"
         # The last line may be on its way.
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         found = [json.loads(line) for line in lines]
@@ -181,24 +177,22 @@ class Log:
 
 
 def listen(log):
-    """Has a log hear of all events, of saves and of rows that are on disk."""
-    from nf_resnets.sweep import Rows, engine
+    """Has a log hear of all events, and of saves that are on disk."""
+    from nf_resnets.sweep import engine
     from nf_resnets.trained import run
     from nf_resnets.training import wave
     from nf_resnets.training.callbacks import Callbacks
     from nf_resnets.training.checkpoint import Checkpoints
 
-    def said(kind, function, when):
-        @functools.wraps(function)
-        def saying(*args, **options):
-            if when == "before":
-                log.write(kind)
-            result = function(*args, **options)
-            if when == "after":
-                log.write(kind)
-            return result
+    compiled, save = engine.Programs._compile, Checkpoints.save
 
-        return saying
+    def compiling(*args, **options):
+        log.write("compile_begin")
+        return compiled(*args, **options)
+
+    def saving(*args, **options):
+        save(*args, **options)
+        log.write("saved")
 
     def heard(train):
         def hearing(*args, hooks, **options):
@@ -212,9 +206,7 @@ def listen(log):
     wave.MOST_SAVING = math.inf
     for module in (engine, run):
         module.train = heard(module.train)
-    engine.Programs._compile = said("compile_begin", engine.Programs._compile, "before")
-    Checkpoints.save = said("saved", Checkpoints.save, "after")
-    Rows.add = said("appended", Rows.add, "after")
+    engine.Programs._compile, Checkpoints.save = compiling, saving
 
 
 def softmax_regression():

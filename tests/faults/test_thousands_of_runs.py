@@ -14,18 +14,12 @@ from nf_resnets.cli.sweep import Sweep
 from nf_resnets.sweep import Rows, make_sweep, results, settings
 from nf_resnets.training.wave import row_of
 
-FEW = ("--model", "wrn-10-1", "--stem-channels", "2", "--epochs", "1")
 
-
-def command(folder, runs):
+def cost(folder, runs):
+    """Calls of Python functions of the command on a folder whose rows say that all is finished."""
     axes = ("peak_lr=2^-8:2^1", f"seed=0:{runs // 10 - 1}")
-    return ["--grid", *axes, *FEW, "--workers", "1", "--out", str(folder)]
-
-
-def fill(folder, runs):
-    """A folder whose rows say that all runs are finished."""
     base = {"model": "wrn-10-1", "stem_channels": 2, "epochs": 1.0}
-    sweep = make_sweep(settings.parse(command(folder, runs)[1:3]), base)
+    sweep = make_sweep(settings.parse(axes), base)
     assert len(sweep.plans) == runs
     result = {"state": "finished", "steps_done": 22, "train_loss": 1.0, "seconds": 1.0}
     epoch = {"epoch": 1, "step": 22, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5}
@@ -36,24 +30,16 @@ def fill(folder, runs):
              "history": [epoch], "measures": {"curve": curve}}
             for number, plan in enumerate(sweep.plans)
         ])  # fmt: skip
-    return folder
-
-
-def cost(folder, runs):
-    """Calls of Python functions of the command on finished runs."""
-    wanted = tyro.cli(Sweep, args=command(folder, runs))
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in base.items()]
+    options += ["--workers", "1", "--out", str(folder)]
     profile = cProfile.Profile()
-    try:
-        profile.enable()
-        assert wanted() == 0
-    finally:
-        profile.disable()
+    assert profile.runcall(tyro.cli(Sweep, args=["--grid", *axes, *options])) == 0
     return sum(entry.callcount for entry in profile.getstats())
 
 
 def test_reporting_grows_with_the_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(results.plotting, "sweep_figures", lambda *args, **kwargs: [])
-    cost(fill(tmp_path / "first", 10), 10)  # what is imported at the first call
-    calls, more_calls = (cost(fill(tmp_path / str(runs), runs), runs) for runs in (20, 200))
+    cost(tmp_path / "first", 10)  # what is imported at the first call
+    calls, more_calls = (cost(tmp_path / str(runs), runs) for runs in (20, 200))
     # Ten times as many runs: a fifth is left for what is sorted.
     assert more_calls < 12 * calls, (calls, more_calls)

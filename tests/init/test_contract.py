@@ -48,24 +48,21 @@ class Point:
 Body = collections.namedtuple("Body", "stem body head")
 
 
-SHAPES = {"shift": (), "multiplier": (), "alpha": (), "norm": (8,), "vector": (8,), "gain": (8,)}
+# A leaf of a block beside its two weights, the rule that names it, its shape, and who has it.
+LEAVES = (
+    ("shift", "scalar_bias", (), "scalar_biases"), ("multiplier", "multiplier", (), "multiplier"),
+    ("alpha", "alpha", (), "alpha"), ("norm", "norm", (8,), "normalized"),
+    ("vector", "channel_bias", (8,), "channel_biases"), ("gain", "norm", (8,), "standardized"),
+)  # fmt: skip
 
 
-def _present(anatomy):
-    """Which leaves a block of the tree has beside its two weights, by the rule that names them."""
-    return {
-        "shift": ("scalar_bias", anatomy.scalar_biases),
-        "multiplier": ("multiplier", anatomy.multiplier),
-        "alpha": ("alpha", anatomy.alpha),
-        "norm": ("norm", anatomy.normalized),
-        "vector": ("channel_bias", anatomy.channel_biases),
-        "gain": ("norm", anatomy.standardized),
-    }
+def _present(scheme):
+    anatomy = schemes.get(scheme).anatomy
+    return [(name, rule, shape) for name, rule, shape, part in LEAVES if getattr(anatomy, part)]
 
 
 def _tree(scheme, cast=jnp.asarray, seed=0, blocks=L):
     """Blocks of two layers, with the scalars that the scheme's anatomy asks for."""
-    present = _present(schemes.get(scheme).anatomy)
     rng = np.random.default_rng(seed)
 
     def array(*shape):
@@ -74,7 +71,7 @@ def _tree(scheme, cast=jnp.asarray, seed=0, blocks=L):
     def block():
         taps = () if scheme in ("t_fixup", "deepnorm") else (3, 3)  # of Transformers alone
         leaves = {"conv_0": array(*taps, 2, 8), "conv_1": array(*taps, 8, 2)}
-        return leaves | {name: array(*SHAPES[name]) for name in SHAPES if present[name][1]}
+        return leaves | {name: array(*shape) for name, _, shape in _present(scheme)}
 
     return {
         "stem": array(3, 3, 3, 2),
@@ -85,8 +82,8 @@ def _tree(scheme, cast=jnp.asarray, seed=0, blocks=L):
 
 def _rules(scheme):
     """The rules without those for what the scheme's networks do not have."""
-    there = {rule for rule, is_there in _present(schemes.get(scheme).anatomy).values() if is_there}
-    absent = {"scalar_bias", "multiplier", "alpha", "norm", "channel_bias"} - there
+    there = {rule for _, rule, _ in _present(scheme)}
+    absent = {rule for _, rule, _, _ in LEAVES} - there
     return dataclasses.replace(RULES, **dict.fromkeys(absent))
 
 
@@ -114,8 +111,7 @@ def _distinct():
         function = schemes.get(name).init
         options = function.keywords if isinstance(function, functools.partial) else {}
         function = getattr(function, "func", function)
-        parts = [bool(there) for _, there in _present(schemes.get(name).anatomy).values()]
-        found.setdefault((function, *options.items(), *parts), name)
+        found.setdefault((function, *options.items(), *_present(name)), name)
     return list(found.values())
 
 

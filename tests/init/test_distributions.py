@@ -38,9 +38,7 @@ def _assert_std(values, std):
     assert abs(values.mean()) < 5 * std / math.sqrt(values.size)
 
 
-@pytest.mark.parametrize(
-    ("mode", "fan"), [("fan_in", 3 * 3 * 24), ("fan_out", 3 * 3 * 80)], ids=["fan_in", "fan_out"]
-)
+@pytest.mark.parametrize(("mode", "fan"), [("fan_in", 9 * 24), ("fan_out", 9 * 80)])
 def test_he(mode, fan):
     values = _drawn(init.he, (3, 3, 24, 80), mode=mode)
     _assert_std(values, (2 / fan) ** 0.5)
@@ -118,13 +116,9 @@ STACKED = Rules(branch=r"^body_(\d)$", stacked="^body", head="^head")
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("initialise", "shape"),
-    [
-        (init.he, (3, 3, 8, 16)),
-        (init.xavier, (16, 16)),
-        (init.orthogonal, (3, 3, 8, 16)),
-        (init.orthogonal, (16, 16)),
-    ],
-)
+    [(init.he, (3, 3, 8, 16)), (init.xavier, (16, 16)), (init.orthogonal, (3, 3, 8, 16)),
+     (init.orthogonal, (16, 16))],
+)  # fmt: skip
 def test_stacked_draws_are_those_of_one_branch_and_differ(initialise, shape):
     tree = {"body_1": jnp.zeros((6, *shape)), "head": jnp.zeros((2, 2))}
     stack = np.asarray(initialise(tree, KEY, rules=STACKED)["body_1"])

@@ -10,7 +10,7 @@ import pytest
 from nf_resnets import init, models, roles, schemes
 from tests.init.noted import network_of
 from tests.models.trees import shapes
-from tests.roles.networks import CASES, VOCABULARY, D, feed, feed_params, tokens
+from tests.roles.networks import CASES, FEED, VOCABULARY, D, feed, tokens
 from tests.roles.test_verification import NAMES, TREE, X, filled, network
 
 pytestmark = pytest.mark.usefixtures("strangers_broadcast")
@@ -83,7 +83,7 @@ def test_the_vectors_of_a_transposed_table_are_drawn_by_their_length(look_up):
         x = look_up(params["table"], t)
         return x + feed(params, x)
 
-    params = {"table": jax.ShapeDtypeStruct((D, VOCABULARY), jnp.float32), **feed_params()}
+    params = {"table": jax.ShapeDtypeStruct((D, VOCABULARY), jnp.float32), **FEED}
     role_map = roles.read(network, params, tokens())
     table = init.he(params, jax.random.key(0), rules=role_map)["table"]
     np.testing.assert_allclose(table.std() * D**0.5, 1, atol=0.1)
@@ -97,7 +97,7 @@ def test_rescalenet_refuses_a_weight_of_branches_that_differ():
             x = identity * x + residual * feed(params, x)
         return x
 
-    params = filled(feed_params())
+    params = filled(FEED)
     role_map = roles.read(network, params, jax.ShapeDtypeStruct((2, D), jnp.float32))
     with pytest.raises(ValueError, match="'down'.* branches 1, 2, each of which has"):
         init.rescalenet(params, 2, rules=role_map)

@@ -13,13 +13,9 @@ from tests.models.reference import torch_names
 from tests.models.trees import assert_close, filled_with, images, quick_jit, random_variables
 
 
-@pytest.mark.parametrize(
-    ("shape", "ratio"),
-    [((3, 3, 3, 16), 1.0607), ((7, 7, 3, 64), 0.5303)],
-    ids=["CIFAR", "ImageNet"],
-)
-def test_the_stem(shape, ratio):
-    """PyTorch's default: uniform, of variance ``1/(3 fan_in)``; how much larger ours is."""
+@pytest.mark.parametrize("shape", [(3, 3, 3, 16), (7, 7, 3, 64)], ids=["CIFAR", "ImageNet"])
+def test_the_stem(shape):
+    """PyTorch's default: uniform, of variance ``1/(3 fan_in)``."""
     block = {f"conv_{j}": {"kernel": np.ones((3, 3, 4, 4), "f4")} for j in (1, 2)}
     params = {"stem": {"kernel": np.ones(shape, "f4")}, "stage_1": {"first": block}}
     key = jax.random.key(1)
@@ -30,8 +26,6 @@ def test_the_stem(shape, ratio):
     assert 0.95 * bound < np.abs(stem).max() <= bound
     # The standard error of the deviation of a uniform sample is 0.45 of it over sqrt(n).
     assert abs(stem.std() * 3**0.5 / bound - 1) < 5 * 0.45 / math.sqrt(stem.size)
-    deviation = (2 / (shape[0] ** 2 * shape[-1])) ** 0.5
-    assert deviation / (bound / 3**0.5) == pytest.approx(ratio, rel=1e-4)
     jax.tree.map(np.testing.assert_array_equal, theirs["stage_1"], ours["stage_1"])
     given = init.fixup(params, 1, published=True)
     np.testing.assert_array_equal(given["stem"]["kernel"], params["stem"]["kernel"])

@@ -11,39 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nf_resnets import init
+from nf_resnets import init, models
 from nf_resnets.init import Rules
 from tests import trees
 from tests.trees import by_path, filled
 
-NETWORKS = {
-    "nnx": trees.nnx_state,
-    "equinox": trees.equinox,
-    "stacked": trees.stacked,
-    "CifarResNet": functools.partial(trees.cifar_resnet, "fixup"),
-    "WideResNet": functools.partial(trees.wide_resnet, "fixup"),
-}
-WITH_ALPHA = NETWORKS | {
-    "CifarResNet": functools.partial(trees.cifar_resnet, "skipinit"),
-    "WideResNet": functools.partial(trees.wide_resnet, "skipinit"),
-}
+OURS = {"CifarResNet": (models.CifarResNet, 20), "WideResNet": (models.WideResNet, 22)}
 WEIGHTS = ("inner", "last", "stem", "shortcut", "head")
 BIASES = ("inner_bias", "last_bias", "bias", "head_bias")
 
 
 @functools.cache
-def _network(make):
-    return make()
+def _network(name, scheme="fixup"):
+    return trees.ours(*OURS[name], scheme) if name in OURS else getattr(trees, name)()
 
 
-@pytest.fixture(params=NETWORKS)
-def net(request):
-    return _network(NETWORKS[request.param])
-
-
-@pytest.fixture(params=WITH_ALPHA)
-def net_with_alpha(request):
-    return _network(WITH_ALPHA[request.param])
+every_network = pytest.mark.parametrize("name", ["equinox", "stacked", *OURS])
 
 
 def _fixup_by_hand(kind, value, inner_factor):
@@ -57,7 +40,9 @@ def _fixup_by_hand(kind, value, inner_factor):
     return np.asarray(value)
 
 
-def test_fixup_leaf_by_leaf(net):
+@every_network
+def test_fixup_leaf_by_leaf(name):
+    net = _network(name)
     result = by_path(init.fixup(net.params, depth=net.branches, rules=net.rules))
     for path, value in by_path(net.params).items():
         expected = _fixup_by_hand(net.kinds[path], value, net.branches**-0.5)
@@ -66,8 +51,9 @@ def test_fixup_leaf_by_leaf(net):
 
 
 @pytest.mark.every(6)
-def test_fixup_with_a_key_is_he_fan_out_then_the_same_rules(net):
-    key = jax.random.key(3)
+@every_network
+def test_fixup_with_a_key_is_he_fan_out_then_the_same_rules(name):
+    net, key = _network(name), jax.random.key(3)
     drawn = by_path(init.he(net.params, key, mode="fan_out", rules=net.rules))
     result = init.fixup(net.params, depth=net.branches, key=key, rules=net.rules)
     for path, value in by_path(result).items():
@@ -76,8 +62,9 @@ def test_fixup_with_a_key_is_he_fan_out_then_the_same_rules(net):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.25])
-def test_skipinit_leaf_by_leaf(net_with_alpha, alpha):
-    net = net_with_alpha
+@every_network
+def test_skipinit_leaf_by_leaf(name, alpha):
+    net = _network(name, "skipinit")
     result = by_path(init.skipinit(net.params, net.branches, alpha=alpha, rules=net.rules))
     for path, value in by_path(net.params).items():
         expected = np.full_like(value, alpha) if net.kinds[path] == "alpha" else value
@@ -85,8 +72,10 @@ def test_skipinit_leaf_by_leaf(net_with_alpha, alpha):
 
 
 @pytest.mark.every(2)
-def test_he_draws_weights_zeroes_biases_and_keeps_the_rest(net):
+@every_network
+def test_he_draws_weights_zeroes_biases_and_keeps_the_rest(name):
     """As xavier and orthogonal do: they differ in what they draw."""
+    net = _network(name)
     result = by_path(init.he(net.params, jax.random.key(5), rules=net.rules))
     for path, value in by_path(net.params).items():
         if net.kinds[path] in WEIGHTS:
@@ -117,18 +106,9 @@ def test_branches_of_two_to_eleven_layers_side_by_side():
 
 
 def test_linen_variables_with_their_wrapper_and_statistics():
-    net = _network(NETWORKS["WideResNet"])
+    net = _network("WideResNet")
     wrapped = {"params": net.params, "batch_stats": {"norm_head": {"mean": jnp.ones(3)}}}
     result = init.fixup(wrapped, depth=net.branches)
     plain = init.fixup(net.params, depth=net.branches)
     assert jax.tree.all(jax.tree.map(np.array_equal, result["params"], plain))
     np.testing.assert_array_equal(result["batch_stats"]["norm_head"]["mean"], 1)
-
-
-def test_equinox_partitioned():
-    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
-    net = _network(NETWORKS["equinox"])
-    arrays, static = eqx.partition(net.params, eqx.is_array)
-    result = init.fixup(arrays, depth=net.branches, rules=net.rules)
-    whole = init.fixup(net.params, depth=net.branches, rules=net.rules)
-    assert eqx.tree_equal(eqx.combine(result, static), whole)

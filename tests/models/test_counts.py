@@ -6,6 +6,7 @@ import pytest
 
 from nf_resnets import roles
 from nf_resnets.models import VGG, CifarResNet, ResNet, WideResNet
+from tests.models.smallest import smallest
 from tests.models.trees import shapes
 
 
@@ -53,8 +54,7 @@ def test_networks_for_imagenet_to_the_parameter(model, side, published):
 
 def test_fixup_resnet_50_adds_seven_scalars_to_each_branch():
     """Six biases and a multiplier, and a bias after the stem and before the head."""
-    norms = 25_557_032 - 25_503_912
-    assert norms == 2 * (64 + sum(2 * n * c + n * 4 * c + 4 * c for n, c in STAGES))
+    norms = 2 * (64 + sum(2 * n * c + n * 4 * c + 4 * c for n, c in STAGES))
     assert count(ResNet(50, "fixup")) == 25_557_032 - norms + 7 * 16 + 2
     # RescaleNet: a vector before each of 3 convolutions and 4 shortcuts, after the stem, before
     # the mean; and a multiplier.
@@ -80,6 +80,24 @@ def test_schemes_add_what_their_anatomy_says(network):
     assert count(network.clone(scheme="fixup")) == weights + 5 * L + 2
     assert count(network.clone(scheme="skipinit")) == weights + L + biases
     assert count(network.clone(scheme="plain")) == weights + biases
+
+
+@pytest.mark.parametrize(
+    ("scheme", "architecture", "norms"),
+    [
+        # L = 9 branches of two layers: one norm before each and one at the end, and one more at
+        # every sum; in a CIFAR ResNet after the stem and each convolution.
+        ("batchnorm_merge", "wrn", 28),
+        ("batchnorm_merge", "cifar-resnet", 28),
+        ("batchnorm_last", "wrn", 1),
+        ("t_fixup", "transformer", 0),
+    ],
+)
+def test_how_many_norms_there_are(scheme, architecture, norms):
+    """Those of other schemes are compared with NumPy's."""
+    leaves = roles.assign(shapes(smallest(architecture, scheme))["params"]).leaves
+    found = [leaf for leaf in leaves if leaf.role is roles.Role.NORM and "scale" in leaf.path]
+    assert sum(leaf.count for leaf in found) == norms  # of stacked blocks one by one
 
 
 @pytest.mark.parametrize(("network", "depth"), [(CifarResNet, 2), (WideResNet, 11), (ResNet, 20)])

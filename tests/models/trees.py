@@ -5,7 +5,6 @@ import math
 
 import jax
 import numpy as np
-from jax.extend.core import jaxprs_in_params
 
 from nf_resnets.models import Transformer
 
@@ -80,14 +79,6 @@ def block_trees(stage):
     if "rest" in stage:
         for index in range(len(jax.tree.leaves(stage["rest"])[0])):
             yield jax.tree.map(lambda leaf, i=index: leaf[i], stage["rest"])
-
-
-def jaxprs_within(jaxpr):
-    """Yields a jaxpr and all that its equations hold."""
-    yield jaxpr
-    for eqn in jaxpr.eqns:
-        for inner in jaxprs_in_params(eqn.params):
-            yield from jaxprs_within(inner)
 
 
 def assert_close(actual, expected, tolerance, floor=0.0):

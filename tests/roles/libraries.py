@@ -10,13 +10,6 @@ import pytest
 
 from tests.roles.networks import VOCABULARY, Case, D, f, images, tokens
 
-LIBRARIES = {}
-
-
-def library(function):
-    LIBRARIES[function.__name__] = function
-    return function
-
 
 def linen(module, *inputs, **truth):
     """A case of a Flax network; its state is ones."""
@@ -35,12 +28,11 @@ class Block(nn.Module):
     filters: int
     stride: int
     bottleneck: bool
-    train: bool
 
     @nn.compact
     def __call__(self, x):
         conv = partial(nn.Conv, use_bias=False)
-        norm = partial(nn.BatchNorm, use_running_average=not self.train)
+        norm = partial(nn.BatchNorm, use_running_average=False)
         last = self.filters * (4 if self.bottleneck else 1)
         sizes = ((1, 1, self.filters), (3, self.stride, self.filters), (1, 1, last))
         y = x
@@ -57,39 +49,31 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     stages: tuple
     bottleneck: bool
-    train: bool
 
     @nn.compact
     def __call__(self, x):
         x = nn.Conv(16, (7, 7), (2, 2), use_bias=False, name="stem")(x)
-        x = nn.relu(nn.BatchNorm(use_running_average=not self.train)(x))
+        x = nn.relu(nn.BatchNorm(use_running_average=False)(x))
         x = nn.max_pool(x, (3, 3), (2, 2), "SAME")
         for i, count in enumerate(self.stages):
             for j in range(count):
-                x = Block(16 * 2**i, 1 + (i > 0 and j == 0), self.bottleneck, self.train)(x)
+                x = Block(16 * 2**i, 1 + (i > 0 and j == 0), self.bottleneck)(x)
         return nn.Dense(10)(x.mean((1, 2)))
 
 
-def resnet(stages, *, bottleneck, train):
+def resnet(stages, *, bottleneck):
     starts = set(itertools.accumulate((0, *stages[:-1])))
     layers = [f"Conv_{j}/kernel" for j in range(3 if bottleneck else 2)]
     branches = [" ".join(f"Block_{b}/{layer}" for layer in layers) for b in range(sum(stages))]
     shortcuts = [f"Block_{b}/sc/kernel" for b in sorted(starts) if bottleneck or b]
     return linen(
-        ResNet(stages, bottleneck, train), images(64), branches=tuple(branches), normalized="data",
+        ResNet(stages, bottleneck), images(64), branches=tuple(branches), normalized="data",
         roles={
             "stem": "stem/kernel", "head": "Dense_0/kernel", "shortcut": " ".join(shortcuts),
             "norm": "Block_0/BatchNorm_0/scale Block_0/BatchNorm_1/bias",
         },
         fans={"stem/kernel": (147, 784)},
     )  # fmt: skip
-
-
-LIBRARIES["linen_resnet_50"] = lambda: resnet((3, 4, 6, 3), bottleneck=True, train=True)
-LIBRARIES["linen_resnet_18"] = lambda: resnet((2, 2, 2, 2), bottleneck=False, train=True)
-LIBRARIES["linen_resnet_50_with_running_statistics"] = lambda: resnet(
-    (3, 4, 6, 3), bottleneck=True, train=False
-)
 
 
 class Layer(nn.Module):
@@ -104,7 +88,6 @@ ATTENTION = "{0}attn/query/kernel,{0}attn/key/kernel,{0}attn/value/kernel {0}att
 FEEDS = "{0}Dense_1/kernel {0}Dense_0/kernel".format  # Flax numbers the outer call first
 
 
-@library
 def linen_vision_transformer():
     class Network(nn.Module):
         @nn.compact
@@ -144,11 +127,6 @@ def scanned(layer):
     )  # fmt: skip
 
 
-LIBRARIES["linen_scanned_transformer"] = lambda: scanned(Layer)
-LIBRARIES["linen_scanned_transformer_with_remat"] = lambda: scanned(nn.remat(Layer))
-
-
-@library
 def nnx_resnet():
     from flax import nnx
 
@@ -209,11 +187,6 @@ def haiku_resnet(version):
     return Case(network, params, (images(64),), tuple(branches), known, normalized="data")
 
 
-LIBRARIES["haiku_resnet_v1"] = lambda: haiku_resnet(1)
-LIBRARIES["haiku_resnet_v2"] = lambda: haiku_resnet(2)
-
-
-@library
 def equinox_resnet():
     eqx = pytest.importorskip("equinox")
 
@@ -253,3 +226,16 @@ def equinox_resnet():
         network, params, (f(2, 3, 16, 16),), branches, known, {"blocks/1/a/weight": (72, 144)},
         {"stem/weight": "OIHW", "head/weight": "OI"},
     )  # fmt: skip
+
+
+LIBRARIES = {
+    "linen_resnet_50": lambda: resnet((3, 4, 6, 3), bottleneck=True),
+    "linen_resnet_18": lambda: resnet((2, 2, 2, 2), bottleneck=False),
+    "linen_vision_transformer": linen_vision_transformer,
+    "linen_scanned_transformer": lambda: scanned(Layer),
+    "linen_scanned_transformer_with_remat": lambda: scanned(nn.remat(Layer)),
+    "nnx_resnet": nnx_resnet,
+    "haiku_resnet_v1": lambda: haiku_resnet(1),
+    "haiku_resnet_v2": lambda: haiku_resnet(2),
+    "equinox_resnet": equinox_resnet,
+}

@@ -4,6 +4,7 @@ A branch is a text of its layers in order, parallel ones joined by commas.
 """
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -108,16 +109,8 @@ def attend(p, x, memory=None, causal=True):
     return attention(q, k, v, causal).reshape(x.shape) @ p["o"]
 
 
-def attention_params():
-    return {name: f(D, D) for name in "qkvo"}
-
-
 def feed(p, x):
     return jax.nn.gelu(x @ p["up"]) @ p["down"]
-
-
-def feed_params():
-    return {"up": f(D, 64), "down": f(64, D)}
 
 
 def rms(x, scale):
@@ -130,67 +123,61 @@ def layer_norm(x, scale, shift):
     return (x - mean) / jnp.sqrt(variance + 1e-5) * scale + shift
 
 
-def on_tokens(body, layers, count=3, look_up=lambda table, t: table[t], **truth):
-    """A language model whose blocks are ``x = body(layer, x)``."""
-    params = {"emb": f(VOCABULARY, D), **blocks(layers, count), "out": f(D, VOCABULARY)}
+def repeated(
+    body, layers, count, stem, head, x, known, ends, branches="", roles=(), more=(), **truth
+):
+    """A network whose blocks are ``x = body(layer, x, *more)``, between a stem and a head."""
 
-    def network(p, t):
-        x = look_up(p["emb"], t)
+    def network(p, x, *more):
+        x = stem(p, x)
         for i in range(count):
-            x = body(p[f"l{i}"], x)
-        return x @ p["out"]
+            x = body(p[f"l{i}"], x, *more)
+        return head(p, x)
 
-    truth["branches"] = each(truth["branches"], count)
-    known = {"embedding": "emb", "head": "out"} | truth.pop("roles", {})
-    return Case(network, params, (tokens(),), roles=known, **truth)
+    branches = each(branches, count) if branches else ()
+    params, known = ends | blocks(layers, count), known | dict(roles)
+    return Case(network, params, (x, *more), branches, known, **truth)
+
+
+def on_tokens(body, layers, count=3, look_up=lambda table, t: table[t], **truth):
+    """A language model."""
+    return repeated(
+        body, layers, count, lambda p, t: look_up(p["emb"], t), lambda p, x: x @ p["out"], tokens(),
+        {"embedding": "emb", "head": "out"}, {"emb": f(VOCABULARY, D), "out": f(D, VOCABULARY)},
+        **truth,
+    )  # fmt: skip
 
 
 def on_images(body, layers, count=2, width=16, **truth):
-    """An image network whose blocks are ``x = body(layer, x)``."""
-    params = {"stem": f(3, 3, 3, width), **blocks(layers, count), "head": f(width, 10)}
-
-    def network(p, x):
-        x = conv(x, p["stem"])
-        for i in range(count):
-            x = body(p[f"l{i}"], x)
-        return x.mean((1, 2)) @ p["head"]
-
-    truth["branches"] = each(truth.get("branches", ""), count) if truth.get("branches") else ()
-    known = {"stem": "stem", "head": "head"} | truth.pop("roles", {})
-    return Case(network, params, (images(8),), roles=known, **truth)
+    return repeated(
+        body, layers, count, lambda p, x: conv(x, p["stem"]),
+        lambda p, x: x.mean((1, 2)) @ p["head"], images(8), {"stem": "stem", "head": "head"},
+        {"stem": f(3, 3, 3, width), "head": f(width, 10)}, **truth,
+    )  # fmt: skip
 
 
 def on_vectors(body, layers, count=3, **truth):
-    """A network of vectors whose blocks are ``x = body(layer, x)``."""
-    params = {"in": f(8, D), **blocks(layers, count), "head": f(D, 10)}
-
-    def network(p, x):
-        x = x @ p["in"]
-        for i in range(count):
-            x = body(p[f"l{i}"], x)
-        return x @ p["head"]
-
-    truth["branches"] = each(truth["branches"], count)
-    known = {"stem": "in", "head": "head"} | truth.pop("roles", {})
-    return Case(network, params, (f(2, 8),), roles=known, **truth)
+    return repeated(
+        body, layers, count, lambda p, x: x @ p["in"], lambda p, x: x @ p["head"], f(2, 8),
+        {"stem": "in", "head": "head"}, {"in": f(8, D), "head": f(D, 10)}, **truth,
+    )  # fmt: skip
 
 
-TWO = "#w1 #w2"
+# The layers of a branch, and of a block of two.
+TWO, PAIR = "#w1 #w2", {"w1": f(D, D), "w2": f(D, D)}
 CONVS = {"a": f(3, 3, 16, 16), "b": f(3, 3, 16, 16)}
-
-
-def two():
-    return {"w1": f(D, D), "w2": f(D, D)}
+FEED = {"up": f(D, 64), "down": f(64, D)}
+QKVO = {name: f(D, D) for name in "qkvo"}
 
 
 # Image networks.
 
 
-def bottleneck(change=lambda p, y: y, skip=None, groups=1, extra=lambda o: {}, **truth):
+def bottleneck(change=lambda p, y: y, skip=None, extra=lambda o: {}, **truth):
     """Three blocks of a bottleneck, of which the second changes the shape."""
 
     def block(i, o):
-        kernels = {"c1": f(1, 1, i, o), "c2": f(3, 3, o // groups, o), "c3": f(1, 1, o, o)}
+        kernels = {"c1": f(1, 1, i, o), "c2": f(3, 3, o, o), "c3": f(1, 1, o, o)}
         return kernels | extra(o) | ({"sc": f(1, 1, i, o)} if i != o else {})
 
     params = {"stem": f(3, 3, 3, 16), "head": f(32, 10)}
@@ -201,7 +188,7 @@ def bottleneck(change=lambda p, y: y, skip=None, groups=1, extra=lambda o: {}, *
         for i in range(3):
             layer, stride = p[f"l{i}"], 1 + (i == 1)
             y = jax.nn.relu(conv(x, layer["c1"]))
-            y = jax.nn.relu(conv(y, layer["c2"], stride, groups))
+            y = jax.nn.relu(conv(y, layer["c2"], stride))
             if "sc" in layer:
                 x = skip(layer, x) if skip else conv(x, layer["sc"], stride)
             x = jax.nn.relu(x + change(layer, conv(y, layer["c3"])))
@@ -217,41 +204,17 @@ def squeeze_and_excitation(p, y):
     return y * jax.nn.sigmoid(s @ p["fc2"])[:, None, None]
 
 
-CASES["grouped_convolutions"] = lambda: bottleneck(
-    groups=8, fans={"l0/c2": (18, 18), "l1/c2": (36, 36)}
-)
-
-
-@made
-def pooled_shortcut():
-    def skip(p, x):
-        pooled = lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-        return conv(pooled / 4, p["sc"])
-
-    return bottleneck(skip=skip)
+def pooled(x, start=0.0, operator=lax.add):
+    return lax.reduce_window(x, start, operator, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
 
 
 @case(
-    Case, {"stem": f(3, 3, 3, 16), **blocks({name: f(3, 3, 16, 16) for name in ("c1", "c2")}, 2)},
-    (images(),), each("#c1 #c2", 2), {"stem": "stem"}, scales=(0.25, 1.0, 1.0),
+    repeated, CONVS, 2, lambda p, x: conv(x, p["stem"]), lambda p, x: x, images(),
+    {"stem": "stem"}, {"stem": f(3, 3, 3, 16)}, branches="#a #b", scales=(0.25, 1.0, 1.0),
 )  # fmt: skip
 def pooled_last(p, x):
     """No layer comes behind the last sum, whose skip path adds up its pixels."""
-    x = conv(x, p["stem"])
-    for layer in (p["l0"], p["l1"]):
-        skip = lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
-        x = skip + conv(jax.nn.relu(conv(x, layer["c1"], 2)), layer["c2"])
-    return x
-
-
-@case(
-    on_images, {"expand": f(1, 1, 16, 96), "depthwise": f(3, 3, 1, 96), "project": f(1, 1, 96, 16)},
-    branches="#expand #depthwise #project", fans={"l0/depthwise": (9, 9)},
-)  # fmt: skip
-def inverted_bottleneck(p, x):
-    y = jax.nn.relu6(conv(x, p["expand"]))
-    y = jax.nn.relu6(conv(y, p["depthwise"], groups=y.shape[-1]))
-    return x + conv(y, p["project"])
+    return pooled(x) / 4 + conv(jax.nn.relu(conv(x, p["a"], 2)), p["b"])
 
 
 @case(
@@ -319,12 +282,6 @@ def unet(joined):
     return network, params, (images(),), each("#a #b", 3), known
 
 
-CASES["unet_joined"] = lambda: Case(*unet(joined=True))
-CASES["unet_summed"] = lambda: Case(
-    *unet(joined=False), doubt="'down'.*contains others.*nested=", options={"nested": "inner"}
-)
-
-
 def shifted(width):
     return {"a": f(3, 3, 16, width), "t": f(32, width), "b": f(3, 3, width, width)}
 
@@ -364,23 +321,18 @@ def modulated(p, x, condition):
 
 
 @case(
-    Case,
-    {"stem": f(3, 3, 3, 16), **blocks({**CONVS, "film": f(8, 32)}, 2), "head": f(16, 10)},
-    (images(8), f(2, 8)), each("#a #b", 2),
-    {"stem": "stem", "head": "head", "keep": "l0/film l1/film"},
+    on_images, CONVS | {"film": f(8, 32)}, more=(f(2, 8),), branches="#a #b",
+    roles={"keep": "l0/film l1/film"},
 )  # fmt: skip
 def modulated_by_one_layer(p, x, condition):
     """A layer of a second input gives both the scale and the shift of a branch."""
-    x = conv(x, p["stem"])
-    for layer in (p["l0"], p["l1"]):
-        scale, shift = jnp.split((condition @ layer["film"])[:, None, None], 2, -1)
-        h = conv(jax.nn.relu(x), layer["a"]) * (1 + scale) + shift
-        x = x + conv(jax.nn.relu(h), layer["b"])
-    return x.mean((1, 2)) @ p["head"]
+    scale, shift = jnp.split((condition @ p["film"])[:, None, None], 2, -1)
+    h = conv(jax.nn.relu(x), p["a"]) * (1 + scale) + shift
+    return x + conv(jax.nn.relu(h), p["b"])
 
 
 @case(
-    Case, {"in": f(8, D), "condition": f(8, 4 * D), **blocks(feed_params(), 2), "head": f(D, 10)},
+    Case, {"in": f(8, D), "condition": f(8, 4 * D), **blocks(FEED, 2), "head": f(D, 10)},
     (f(2, 8), f(2, 8)), each("#up #down", 2), {"stem": "in condition", "head": "head"},
 )  # fmt: skip
 def modulated_by_parts(p, x, condition):
@@ -389,19 +341,6 @@ def modulated_by_parts(p, x, condition):
     for i in range(2):
         x = x + feed(p[f"l{i}"], x * (1 + parts[:, i, 0]) + parts[:, i, 1])
     return x @ p["head"]
-
-
-@case(
-    Case,
-    {"stem": f(3, 3, 3, 8), "head": f(24, 10)}
-    | {f"c{i}": f(3, 3, 8 + 4 * i, 4) for i in range(4)},
-    (images(8),), roles={"head": "head"},
-)  # fmt: skip
-def densely_connected(p, x):
-    x = conv(x, p["stem"])
-    for i in range(4):
-        x = jnp.concatenate([x, conv(jax.nn.relu(x), p[f"c{i}"])], -1)
-    return x.mean((1, 2)) @ p["head"]
 
 
 @case(
@@ -437,17 +376,13 @@ def convolution_and_attention(p, x):
 def gpt2():
     """Fused projections, a tied head, biases that Python's order adds to the sum."""
 
-    def norm():
-        return {"scale": f(D), "shift": f(D)}
-
     def dense(i, o):
         return {"w": f(i, o), "b": f(o)}
 
-    def layers():
-        names = {"attn": dense(D, 3 * D), "proj": dense(D, D), "fc": dense(D, 64)}
-        return names | {"fc2": dense(64, D), "ln1": norm(), "ln2": norm()}
-
-    params = {"wte": f(VOCABULARY, D), "wpe": f(16, D), **blocks(layers(), 3), "lnf": norm()}
+    norm = {"scale": f(D), "shift": f(D)}
+    layers = {"attn": dense(D, 3 * D), "proj": dense(D, D), "fc": dense(D, 64)}
+    layers |= {"fc2": dense(64, D), "ln1": norm, "ln2": norm}
+    params = {"wte": f(VOCABULARY, D), "wpe": f(16, D), **blocks(layers, 3), "lnf": norm}
 
     def network(p, t):
         x = p["wte"][t] + p["wpe"][: t.shape[1]]
@@ -495,7 +430,7 @@ def llama():
 
 
 @case(
-    on_tokens, feed_params() | {"qkv": f(D, 3, HEADS, 8), "o": f(HEADS, 8, D), "n": f(D)},
+    on_tokens, FEED | {"qkv": f(D, 3, HEADS, 8), "o": f(HEADS, 8, D), "n": f(D)},
     branches="#qkv #o;#up #down", normalized="data", fans={"l0/qkv": (32, 96), "l0/o": (32, 32)},
     axes={"l0/qkv": "IOOO", "l0/o": "IIO"},
 )  # fmt: skip
@@ -518,12 +453,8 @@ def mixer(length, width):
     return on_images(body, layers, width=width, branches="#t1 #t2;#c1 #c2")
 
 
-CASES["mixer_of_unequal_widths"] = lambda: mixer(64, 24)
-CASES["mixer_of_equal_widths"] = lambda: mixer(64, 64)
-
-
 def shared_layers(scanned):
-    params = {"emb": f(VOCABULARY, D), "l": attention_params() | feed_params()}
+    params = {"emb": f(VOCABULARY, D), "l": QKVO | FEED}
     params["out"] = f(D, VOCABULARY)
 
     def network(p, t):
@@ -542,10 +473,6 @@ def shared_layers(scanned):
     return Case(network, params, (tokens(),), branches, {"embedding": "emb", "head": "out"})
 
 
-CASES["shared_layers_unrolled"] = lambda: shared_layers(scanned=False)
-CASES["shared_layers_scanned"] = lambda: shared_layers(scanned=True)
-
-
 def low_rank(dense):
     def body(p, x):
         return x + dense(jax.nn.gelu(dense(x, p, "up")), p, "down")
@@ -562,25 +489,15 @@ def low_rank_on_data(x, p, n):
     return x @ p[n] + 2.0 * ((x @ p[n + "_a"]) @ p[n + "_b"])
 
 
-CASES["low_rank_kept"] = lambda: dataclasses.replace(
-    CASES["low_rank_on_data"](), options={"keep": "_[ab]$"}
-)
-
-
 @case(low_rank)
 def low_rank_on_weights(x, p, n):
     return x @ (p[n] + 2.0 * p[n + "_a"] @ p[n + "_b"])
 
 
 def encoder_decoder(count):
-    def encoder_layers():
-        return {"a": attention_params(), "m": feed_params(), "n": f(D)}
-
-    def decoder_layers():
-        return encoder_layers() | {"c": attention_params()}
-
+    layers = {"a": QKVO, "m": FEED, "n": f(D)}
     params = {"emb": f(VOCABULARY, D), "temb": f(VOCABULARY, D), "en": f(D)}
-    params |= {"enc": blocks(encoder_layers(), count), "dec": blocks(decoder_layers(), count)}
+    params |= {"enc": blocks(layers, count), "dec": blocks(layers | {"c": QKVO}, count)}
     params["out"] = f(D, VOCABULARY)
 
     def network(p, s, t):
@@ -605,10 +522,6 @@ def encoder_decoder(count):
     )  # fmt: skip
 
 
-CASES["encoder_decoder_of_two"] = lambda: encoder_decoder(2)
-CASES["encoder_decoder_of_one"] = lambda: encoder_decoder(1)
-
-
 def on_experts(body):
     """Blocks of four experts, each of two layers."""
     return on_tokens(
@@ -619,8 +532,8 @@ def on_experts(body):
 
 
 @case(on_experts)
-def mixture_of_experts(p, x):
-    gates = jax.nn.softmax(x @ p["router"])
+def mixture_of_experts(p, x, gates=None):
+    gates = jax.nn.softmax(x @ p["router"]) if gates is None else gates
     h = jax.nn.gelu(jnp.einsum("btd,edf->btef", x, p["w1"]))
     return x + (jnp.einsum("btef,efd->bted", h, p["w2"]) * gates[..., None]).sum(2)
 
@@ -649,18 +562,16 @@ def loss_beside_the_stream():
 
     def network(p, t):
         x, loss, count = p["emb"][t], 0.0, 0.0
-        for i in range(2):
-            gates = jax.nn.softmax(x @ p[f"l{i}"]["router"])
-            h = jax.nn.gelu(jnp.einsum("btd,edf->btef", x, p[f"l{i}"]["w1"]))
-            h = jnp.einsum("btef,efd->bted", h, p[f"l{i}"]["w2"])
-            x, count = x + (h * gates[..., None]).sum(2), count + gates.mean((0, 1))
+        for layer in (p["l0"], p["l1"]):
+            gates = jax.nn.softmax(x @ layer["router"])
+            x, count = mixture_of_experts(layer, x, gates), count + gates.mean((0, 1))
             loss = loss + (gates.mean((0, 1)) ** 2).sum()
         return x @ p["out"], loss, count
 
     return dataclasses.replace(known, network=network)
 
 
-@case(on_tokens, attention_params(), 2, branches="#q,#k,#v #o")
+@case(on_tokens, QKVO, 2, branches="#q,#k,#v #o")
 def linear_attention(p, x):
     """Keys make a factor of the queries, and are a layer for what they give to the values."""
     q, k, v = (split_heads(x @ p[name]) for name in "qkv")
@@ -670,7 +581,7 @@ def linear_attention(p, x):
     return x + y.reshape(x.shape) @ p["o"]
 
 
-@case(on_tokens, attention_params(), 2, branches="#q,#k,#v #o")
+@case(on_tokens, QKVO, 2, branches="#q,#k,#v #o")
 def causal_linear_attention(p, x):
     """The queries are as small a factor as a router's numbers, but no shares."""
     q, k = jax.nn.relu(x @ p["q"]), jax.nn.relu(x @ p["k"])
@@ -678,7 +589,7 @@ def causal_linear_attention(p, x):
     return x + jnp.einsum("btd,btde->bte", q, state) @ p["o"]
 
 
-@case(on_tokens, attention_params(), 2, branches="#q,#k,#v #o")
+@case(on_tokens, QKVO, 2, branches="#q,#k,#v #o")
 def attention_of_one_query(p, x):
     """As small a factor, too; what it weighs are no copies of a layer."""
     q, k, v = (x.mean(1) @ p["q"]), x @ p["k"], x @ p["v"]
@@ -687,7 +598,7 @@ def attention_of_one_query(p, x):
 
 
 @case(
-    Case, {"emb": f(VOCABULARY, D), **blocks(attention_params(), 2), "out": f(D, 9)}, (tokens(),),
+    Case, {"emb": f(VOCABULARY, D), **blocks(QKVO, 2), "out": f(D, 9)}, (tokens(),),
     each("#q,#k,#v #o", 2), {"embedding": "emb", "head": "out"},
 )  # fmt: skip
 def keys_returned(p, t):
@@ -705,7 +616,7 @@ def by_product(table, t):
 
 
 @case(
-    on_tokens, feed_params() | {"scale": f(D), "shift": f(D)}, branches="#up #down",
+    on_tokens, FEED | {"scale": f(D), "shift": f(D)}, branches="#up #down",
     look_up=by_product, roles={"norm": "l0/scale l1/shift"},
 )  # fmt: skip
 def norm_behind_the_sum(p, x):
@@ -713,15 +624,12 @@ def norm_behind_the_sum(p, x):
 
 
 @case(
-    Case, {"emb": f(VOCABULARY, D), **blocks(feed_params(), 2)}, (tokens(),), each("#up #down", 2),
-    {"embedding": "emb"},
+    repeated, FEED, 2, lambda p, t: by_product(p["emb"], t), lambda p, x: x @ p["emb"].T, tokens(),
+    {"embedding": "emb"}, {"emb": f(VOCABULARY, D)}, branches="#up #down",
 )  # fmt: skip
-def tied_table_that_is_multiplied(p, t):
+def tied_table_that_is_multiplied(p, x):
     """Tokens are looked up by a product, and the head is the same table."""
-    x = by_product(p["emb"], t)
-    for layer in (p["l0"], p["l1"]):
-        x = x + feed(layer, x)
-    return x @ p["emb"].T
+    return x + feed(p, x)
 
 
 # Vectors.
@@ -734,33 +642,8 @@ def factors_of_one_layer(p, x):
     return x + ((u @ p["mix"]) * jax.nn.silu(z)) @ p["out"]
 
 
-@made
-def layers_called_outside_in():
-    """What is called ``Dense_0`` comes last, and the stem is ``Dense_1``."""
-    blocks_of = {
-        f"b{i}": {name: {"kernel": f(D, D), "bias": f(D)} for name in ("Dense_0", "Dense_1")}
-        for i in range(12)
-    }
-    params = blocks_of | {"Dense_1": {"kernel": f(8, D), "bias": f(D)}}
-    params["Dense_0"] = {"kernel": f(D, 10), "bias": f(10)}
-
-    def dense(p, x):
-        return x @ p["kernel"] + p["bias"]
-
-    def network(p, x):
-        x = dense(p["Dense_1"], x)
-        for i in range(12):
-            b = p[f"b{i}"]
-            x = x + dense(b["Dense_0"], jax.nn.gelu(dense(b["Dense_1"], x)))
-        return dense(p["Dense_0"], x)
-
-    branches = tuple(f"b{i}/Dense_1/kernel b{i}/Dense_0/kernel" for i in range(12))
-    known = {"stem": "Dense_1/kernel", "head": "Dense_0/kernel", "bias": "b3/Dense_0/bias"}
-    return Case(network, params, (f(2, 8),), branches, known)
-
-
 @case(
-    on_vectors, two() | {"alpha": f(), "b": f()}, branches=TWO,
+    on_vectors, PAIR | {"alpha": f(), "b": f()}, branches=TWO,
     roles={"multiplier": "l0/alpha", "scalar_bias": "l0/b"},
 )  # fmt: skip
 def rezero(p, x):
@@ -768,7 +651,7 @@ def rezero(p, x):
 
 
 @case(
-    on_vectors, two() | {"alpha": f(), "b": f(D)}, branches=TWO,
+    on_vectors, PAIR | {"alpha": f(), "b": f(D)}, branches=TWO,
     roles={"multiplier": "l0/alpha", "bias": "l0/b"},
 )  # fmt: skip
 def bias_vector_behind_a_multiplier(p, x):
@@ -776,16 +659,14 @@ def bias_vector_behind_a_multiplier(p, x):
 
 
 @case(
-    on_vectors,
-    two() | {"s": f(2)},
-    branches=TWO,
+    on_vectors, PAIR | {"s": f(2)}, branches=TWO,
     doubt="'l0/s'.*added to data and multiplies.*keep=",
-)
+)  # fmt: skip
 def scalars_in_one_leaf(p, x):
     return x + p["s"][0] * (jnp.tanh((x + p["s"][1]) @ p["w1"]) @ p["w2"])
 
 
-@case(on_vectors, two() | {"alpha": f()}, branches=TWO, roles={"multiplier": "l0/alpha"})
+@case(on_vectors, PAIR | {"alpha": f()}, branches=TWO, roles={"multiplier": "l0/alpha"})
 def dropped(p, x):
     """A choice of zeros is linear in what it chooses from, so that a multiplier may stand there."""
     h = jnp.tanh(x @ p["w1"]) @ p["w2"]
@@ -799,7 +680,7 @@ def one_output(p, x):
 
 
 @case(
-    on_vectors, two() | {"w3": f(D, D), "b1": f(D), "b3": f(D)}, branches="#w1 #w2,#w3",
+    on_vectors, PAIR | {"w3": f(D, D), "b1": f(D), "b3": f(D)}, branches="#w1 #w2,#w3",
     roles={"bias": "l0/b3"},
 )  # fmt: skip
 def gated_end(p, x):
@@ -808,54 +689,70 @@ def gated_end(p, x):
     return x + jax.nn.sigmoid(h @ p["w2"]) * (h @ p["w3"] + p["b3"])
 
 
-@made
-def examples_under_vmap():
-    def body(p, x):
-        return x + p["w2"] @ jnp.tanh(p["w1"] @ x) + p["b"]
-
-    def network(p, x):
-        def example(x):
-            x = p["in"] @ x
-            return p["head"] @ body(p["l1"], body(p["l0"], x))
-
-        return jax.vmap(example)(x)
-
-    params = {"in": f(D, 8), **blocks(two() | {"b": f(D)}, 2), "head": f(10, D)}
-    known = {"stem": "in", "head": "head", "bias": "l0/b l1/b"}
-    return Case(network, params, (f(2, 8),), each(TWO, 2), known)
+def under_vmap(mapped, network, *args, **truth):
+    return Case(jax.vmap(network, mapped), *args, **truth)
 
 
 @case(
-    Case, {"in": f(8, D), **blocks(two(), 2), "one": f(16, 10), "two": f(16, 10)}, (f(2, 8),),
-    each(TWO, 2), {"stem": "in", "head": "one two"},
+    functools.partial(under_vmap, (None, 0)),
+    {"in": f(D, 8), **blocks(PAIR | {"b": f(D)}, 2), "head": f(10, D)}, (f(2, 8),), each(TWO, 2),
+    {"stem": "in", "head": "head", "bias": "l0/b l1/b"},
+)  # fmt: skip
+def examples_under_vmap(p, x):
+    x = p["in"] @ x
+    for layer in (p["l0"], p["l1"]):
+        x = x + layer["w2"] @ jnp.tanh(layer["w1"] @ x) + layer["b"]
+    return p["head"] @ x
+
+
+@case(
+    repeated, PAIR, 2, lambda p, x: x @ p["in"],
+    lambda p, x: (x[:, :16] @ p["one"] + x[:, 16:] @ p["two"]) / 2, f(2, 8),
+    {"stem": "in", "head": "one two"}, {"in": f(8, D), "one": f(16, 10), "two": f(16, 10)},
+    branches=TWO,
 )  # fmt: skip
 def mean_of_two_heads(p, x):
     """Neither head skips the other, though each takes a part of one value."""
-    x = x @ p["in"]
-    for layer in (p["l0"], p["l1"]):
-        x = x + jnp.tanh(x @ layer["w1"]) @ layer["w2"]
-    return (x[:, :16] @ p["one"] + x[:, 16:] @ p["two"]) / 2
+    return x + jnp.tanh(x @ p["w1"]) @ p["w2"]
 
 
-@case(on_vectors, two() | {"a": f(), "b": f()}, branches=TWO, roles={"keep": "l0/a l0/b"})
+@case(on_vectors, PAIR | {"a": f(), "b": f()}, branches=TWO, roles={"keep": "l0/a l0/b"})
 def gated_by_a_function(p, x):
     """What a scalar is a multiplier by is no multiplier that a scheme could set to 1."""
     return x + jax.nn.sigmoid(p["a"]) * (jnp.tanh(x @ p["w1"]) @ p["w2"] + jnp.exp(p["b"]))
 
 
-@case(on_vectors, two() | {"t": f()}, branches=TWO, roles={"keep": "l0/t"})
+def weighed(sum_):
+    """A scalar that weighs the skip path, too, is no multiplier."""
+    return on_vectors(
+        sum_, FEED | {"a": f()}, branches="#up #down", roles={"keep": "l0/a"},
+        scales=(math.nan, 1.0, 1.0),
+    )  # fmt: skip
+
+
+@case(weighed)
+def weighed_behind_the_branch(p, x):
+    return p["a"] * feed(p, x) + (1 - p["a"]) * x
+
+
+@case(weighed)
+def weighed_before_the_branch(p, x):
+    return (1 - p["a"]) * x + p["a"] * feed(p, x)
+
+
+@case(on_vectors, PAIR | {"t": f()}, branches=TWO, roles={"keep": "l0/t"})
 def temperature(p, x):
     """A scalar in a branch that is no multiplier of it."""
     return x + jnp.tanh(p["t"] * (x @ p["w1"])) @ p["w2"]
 
 
-@case(on_vectors, two(), branches=TWO, scales=(1.0, 1.0, 2**-0.5))
+@case(on_vectors, PAIR, branches=TWO, scales=(1.0, 1.0, 2**-0.5))
 def sums_by_the_root_of_two(p, x):
     return (x + jnp.tanh(x @ p["w1"]) @ p["w2"]) / jnp.sqrt(2.0)
 
 
 @case(
-    on_vectors, {"f1": f(16, D), "f2": f(D, 16), "g1": f(16, D), "g2": f(D, 16)}, branches="",
+    on_vectors, {"f1": f(16, D), "f2": f(D, 16), "g1": f(16, D), "g2": f(D, 16)},
     doubt="'l0/f1'.*expected parts=",
 )  # fmt: skip
 def reversible(p, x):
@@ -882,18 +779,13 @@ def two_outputs(width):
     return Case(network, params, (f(2, 8),), doubt="'l0/skip'.*projections=")
 
 
-CASES["two_outputs_of_a_block"] = lambda: two_outputs(D)
-CASES["two_outputs_of_unequal_widths"] = lambda: two_outputs(24)
-
-
-@case(on_vectors, two(), branches=TWO, normalized="data")
-def norm_without_parameters(p, x):
-    h = (x - x.mean(-1, keepdims=True)) / jnp.std(x, -1, keepdims=True)
-    return x + jax.nn.relu(h @ p["w1"]) @ p["w2"]
+@case(on_vectors, FEED, branches="#up #down", normalized="weights")
+def weights_over_a_sum_of_their_own(p, x):
+    return x + feed({**p, "down": p["down"] / abs(p["down"]).sum(0)}, x)
 
 
 @case(
-    on_vectors, two() | {"g1": f(D), "g2": f(D)}, branches=TWO, normalized="weights",
+    on_vectors, PAIR | {"g1": f(D), "g2": f(D)}, branches=TWO, normalized="weights",
     roles={"norm": "l0/g1"},
 )  # fmt: skip
 def weight_norm(p, x):
@@ -929,23 +821,15 @@ def stacked_and_indexed(p, x):
     return x
 
 
-@case(stacked, scales=[(0.5, k, 1.0) for k in range(1, 7)])
-def stacked_with_constants(p, x):
-    def body(x, turn):
-        w1, w2, scale = turn
-        return 0.5 * x + scale * (jax.nn.relu(x @ w1) @ w2), None
+def stacked_with(reverse):
+    def run(p, x):
+        def body(x, turn):
+            w1, w2, scale = turn
+            return 0.5 * x + scale * (jax.nn.relu(x @ w1) @ w2), None
 
-    return lax.scan(body, x, (p["w1"], p["w2"], jnp.arange(1.0, 7.0)))[0]
+        return lax.scan(body, x, (p["w1"], p["w2"], jnp.arange(1.0, 7.0)), reverse=reverse)[0]
 
-
-@case(stacked, scales=[(1.0, k, 1.0) for k in range(6, 0, -1)])
-def stacked_with_constants_from_the_end(p, x):
-    def body(x, turn):
-        w1, w2, scale = turn
-        return x + scale * (jax.nn.relu(x @ w1) @ w2), None
-
-    stacks = p["w1"], p["w2"], jnp.arange(1.0, 7.0)
-    return lax.scan(body, x, stacks, reverse=True)[0]
+    return stacked(run, scales=[(0.5, k, 1.0) for k in range(1, 7)][:: -1 if reverse else 1])
 
 
 @case(stacked, {"a": f(6)}, roles={"multiplier": "a"}, scales=[(0.5, k, 1.0) for k in range(1, 7)])
@@ -981,45 +865,28 @@ def stacked_block(x, turn):
 
 def stack_made_at_run_time(run):
     """Leaves of four blocks, stacked when the network runs."""
-    params = {**blocks(two(), 4), "head": f(D, 10)}
-
-    def block(x, layer):
-        return x + jax.nn.relu(x @ layer["w1"]) @ layer["w2"], None
+    params = {**blocks(PAIR, 4), "head": f(D, 10)}
 
     def network(p, x):
-        layers = jax.tree.map(lambda *each: jnp.stack(each), *(p[f"l{i}"] for i in range(4)))
-        return run(block, x, layers)[0] @ p["head"]
+        layers = [jnp.stack([p[f"l{i}"][name] for i in range(4)]) for name in ("w1", "w2")]
+        return run(stacked_block, x, layers)[0] @ p["head"]
 
     return Case(network, params, (f(2, D),), each(TWO, 4), {"head": "head"}, axes={"l0/w1": "IO"})
-
-
-CASES["stacked_at_run_time"] = lambda: stack_made_at_run_time(lax.scan)
 
 
 @case(stack_made_at_run_time)
 def stacked_at_run_time_and_indexed(block, x, layers):
     for i in range(4):
-        x, _ = block(x, {name: leaf[i] for name, leaf in layers.items()})
+        x, _ = block(x, [leaf[i] for leaf in layers])
     return x, None
 
 
 def turns_side_by_side(run):
     """A loop over examples, of which no turn takes what another gives."""
-    params = {"in": f(8, D), **blocks(two(), 3), "head": f(D, 10)}
-
-    def network(p, x):
-        def example(x):
-            x = x @ p["in"]
-            for i in range(3):
-                x = x + jnp.tanh(x @ p[f"l{i}"]["w1"]) @ p[f"l{i}"]["w2"]
-            return x @ p["head"]
-
-        return run(example, x)
-
-    return Case(network, params, (f(5, 8),), each(TWO, 3), {"stem": "in", "head": "head"})
-
-
-CASES["loop_over_examples"] = lambda: turns_side_by_side(lax.map)
+    one = on_vectors(lambda p, x: x + jnp.tanh(x @ p["w1"]) @ p["w2"], PAIR, branches=TWO)
+    return dataclasses.replace(
+        one, network=lambda p, x: run(lambda x: one.network(p, x), x), inputs=(f(5, 8),)
+    )
 
 
 @case(turns_side_by_side)
@@ -1061,20 +928,29 @@ def gated_skip(p, x):
     {"head": "head"}, axes={"w1": "NNIO"},
 )  # fmt: skip
 def stacked_twice(p, x):
-    def inner(x, turn):
-        return x + jax.nn.relu(x @ turn[0]) @ turn[1], None
-
     def outer(x, turn):
-        return lax.scan(inner, x, turn)[0], None
+        return lax.scan(stacked_block, x, turn)[0], None
 
     return lax.scan(outer, x, (p["w1"], p["w2"]))[0] @ p["head"]
+
+
+@case(
+    Case, {"up": f(3, D, 64), "down": f(3, 64, D), "out": f(D, 4)}, (f(2, D),), ("up down",) * 3,
+    {"head": "out"},
+)  # fmt: skip
+def head_behind_every_block(p, x):
+    def body(x, layer):
+        x = x + feed(layer, x)
+        return x, x @ p["out"]
+
+    return lax.scan(body, x, {name: p[name] for name in ("up", "down")})[1]
 
 
 # Gates, streams and products that are easily taken for something else.
 
 
 @case(
-    on_tokens, attention_params() | {"table": f(23, HEADS)}, 1, branches="#q,#k,#v #o",
+    on_tokens, QKVO | {"table": f(23, HEADS)}, 1, branches="#q,#k,#v #o",
     roles={"keep": "l0/table"},
 )  # fmt: skip
 def table_of_relative_positions(p, x):
@@ -1102,36 +978,27 @@ def dispatched_experts(p, x):
     return x + jnp.einsum("nec,ecd->nd", combine, y).reshape(x.shape)
 
 
-def query_of_leaves(query, names, leaves):
-    """Tokens are pooled by attention of a query that is computed from leaves alone."""
-    params = {"emb": f(VOCABULARY, D), **blocks(two(), 1), **leaves, "k": f(D, HEADS, 8)}
-    params["head"] = f(D, 10)
+def query_of_leaves(*bias):
+    """Tokens are pooled by attention of a query that is computed from leaves alone.
 
-    def network(p, t):
-        x = p["emb"][t]
-        x = x + jnp.tanh(x @ p["l0"]["w1"]) @ p["l0"]["w2"]
-        scores = jnp.einsum("hk,bthk->bth", query(p), jnp.einsum("btd,dhk->bthk", x, p["k"]))
+    Of these the bias alone is one whose axes can be followed to a product with data.
+    """
+    leaves = {"probe": f(D), "q": f(D, HEADS, 8), **dict.fromkeys(bias, f(HEADS, 8))}
+
+    def head(p, x):
+        query = jnp.einsum("d,dhk->hk", p["probe"], p["q"])
+        query = query + p["b"] if bias else query
+        scores = jnp.einsum("hk,bthk->bth", query, jnp.einsum("btd,dhk->bthk", x, p["k"]))
         pooled = jnp.einsum("bth,bthd->bhd", jax.nn.softmax(scores, 1), split_heads(x))
         return pooled.reshape(-1, D) @ p["head"]
 
-    listed = ", ".join(f"'{name}'" for name in names)
-    return Case(
-        network, params, (tokens(),), each(TWO, 1),
-        {"embedding": "emb", "stem": "k", "head": "head"},
-        {"k": (D, D)}, doubt=f"expected keep= to match {listed}",
-        options={"keep": "|".join(f"^{name}$" for name in names)},
+    ends = {"emb": f(VOCABULARY, D), "k": f(D, HEADS, 8), "head": f(D, 10)}
+    return repeated(
+        lambda p, x: x + jnp.tanh(x @ p["w1"]) @ p["w2"], PAIR, 1, lambda p, t: p["emb"][t], head,
+        tokens(), {"embedding": "emb", "stem": "k", "head": "head"}, ends | leaves, branches=TWO,
+        fans={"k": (D, D)}, doubt="expected keep= to match " + ", ".join(map(repr, leaves)),
+        options={"keep": "|".join(f"^{name}$" for name in leaves)},
     )  # fmt: skip
-
-
-CASES["query_of_two_leaves"] = lambda: query_of_leaves(
-    lambda p: jnp.einsum("d,dhk->hk", p["probe"], p["q"]), ("probe", "q"),
-    {"probe": f(D), "q": f(D, HEADS, 8)},
-)  # fmt: skip
-# The bias alone is a leaf of which the axes can be followed to a product with data.
-CASES["query_with_a_bias"] = lambda: query_of_leaves(
-    lambda p: jnp.einsum("d,dhk->hk", p["probe"], p["q"]) + p["b"], ("probe", "q", "b"),
-    {"probe": f(D), "q": f(D, HEADS, 8), "b": f(HEADS, 8)},
-)  # fmt: skip
 
 
 @case(
@@ -1161,7 +1028,7 @@ def two_streams(p, x, edges):
 
 
 @case(
-    Case, {"in": f(8, D), **blocks(two(), 3), "head": f(D, 10)}, (f(2, 8),), each(TWO, 3),
+    Case, {"in": f(8, D), **blocks(PAIR, 3), "head": f(D, 10)}, (f(2, 8),), each(TWO, 3),
     {"stem": "in", "head": "head"}, scales=[(1.0, 1.0, 1.0), (0.5, 1.0, 1.0), (1.0, 1.0, 1.0)],
 )  # fmt: skip
 def momentum(p, x):
@@ -1186,7 +1053,7 @@ def crossed_with_the_input(p, x):
     return x @ p["head"]
 
 
-@case(on_vectors, two() | {"decay": f(D)}, 1, branches=TWO, options={"keep": "decay"})
+@case(on_vectors, PAIR | {"decay": f(D)}, 1, branches=TWO, options={"keep": "decay"})
 def root_of_a_leaf(p, x):
     """A factor of a recurrence, and no norm, as its leaf is kept."""
     h = jnp.sqrt(1 - jnp.exp(-p["decay"])) * (x @ p["w1"])
@@ -1194,18 +1061,7 @@ def root_of_a_leaf(p, x):
 
 
 @case(
-    on_vectors, two() | {"g": f(D), "b": f(D)}, 1, branches=TWO, normalized="data",
-    roles={"norm": "l0/g l0/b"},
-)  # fmt: skip
-def scaled_before_it_is_divided(p, x):
-    h = x @ p["w1"]
-    mean = h.mean(-1, keepdims=True)
-    variance = ((h - mean) ** 2).mean(-1, keepdims=True)
-    return x + (p["g"] * (h - mean) / jnp.sqrt(variance + 1e-5) + p["b"]) @ p["w2"]
-
-
-@case(
-    Case, {"in": f(8, D), **blocks(two(), 1), "mean": f(D, 4), "log": f(D, 4), "head": f(4, 10)},
+    Case, {"in": f(8, D), **blocks(PAIR, 1), "mean": f(D, 4), "log": f(D, 4), "head": f(4, 10)},
     (f(2, 8), f(2, 4)), each(TWO, 1), {"stem": "in", "head": "head", "keep": "mean log"},
     doubt="expected .* keep= to match 'mean', 'log'", options={"keep": "mean|log"},
 )  # fmt: skip
@@ -1239,7 +1095,7 @@ def weighed_paths(p, x):
 
 
 @case(
-    on_tokens, {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()}, 2,
+    on_tokens, {"router": f(D, 2), "e0": FEED, "e1": FEED}, 2,
     branches="#e0/up #e0/down;#e1/up #e1/down", roles={"keep": "l0/router"},
 )  # fmt: skip
 def experts_apart(p, x):
@@ -1248,7 +1104,14 @@ def experts_apart(p, x):
     return x + shares[..., :1] * feed(p["e0"], x) + shares[..., 1:] * feed(p["e1"], x)
 
 
-@case(on_tokens, attention_params(), 1, branches="#q,#k,#v #o")
+@case(on_tokens, QKVO, 1, branches="#k #q #v #o")
+def attention_in_another_order(p, x):
+    """The value is the third layer in whatever order they are computed."""
+    v, k, q = (split_heads(x @ p[name]) for name in "vkq")
+    return x + attention(q, k, v).reshape(x.shape) @ p["o"]
+
+
+@case(on_tokens, QKVO, 1, branches="#q,#k,#v #o")
 def products_added_up(p, x):
     """What keys and values give is added up over the tokens, and is no gate of the queries."""
     q, k, v = (x @ p[name] for name in "qkv")
@@ -1263,15 +1126,6 @@ def table_behind_an_exponential(p, x):
     """Its zeros are not those of the layer."""
     weights = jnp.exp(p["table"])
     return x + jnp.einsum("ts,bsd->btd", weights, jnp.tanh(x @ p["v"])) @ p["o"]
-
-
-@made
-def shortcut_of_largest_values():
-    def skip(p, x):
-        window = (1, 2, 2, 1)
-        return conv(lax.reduce_window(x, -jnp.inf, lax.max, window, window, "VALID"), p["sc"])
-
-    return bottleneck(skip=skip)
 
 
 @case(
@@ -1294,9 +1148,7 @@ def kernels_scaled_by_data(p, x):
     return x + conv(jax.nn.relu(scaled), p["out"])
 
 
-@case(
-    on_tokens, {"w1": f(D, D), "w2": f(2, D, D)}, 1, branches="", doubt="'l0/w2' .*expected keep="
-)
+@case(on_tokens, {"w1": f(D, D), "w2": f(2, D, D)}, 1, doubt="'l0/w2' .*expected keep=")
 def kernels_chosen_by_data(p, x):
     chosen = (x[:, 0, 0] > 0).astype(int)
     return x + jnp.einsum("btd,bde->bte", jnp.tanh(x @ p["w1"]), p["w2"][chosen])
@@ -1312,7 +1164,7 @@ def ends_in_two_layers(p, x):
     return x + jnp.concatenate([conv(h, p["a"]), conv(h, p["b"])], -1)
 
 
-@case(on_tokens, feed_params(), 2, branches="#up #down")
+@case(on_tokens, FEED, 2, branches="#up #down")
 def chosen_tokens(p, x):
     """A branch of some tokens is added where they were."""
     _, chosen = lax.top_k(jnp.square(x).sum(-1), 4)
@@ -1321,7 +1173,7 @@ def chosen_tokens(p, x):
 
 
 @case(
-    on_tokens, feed_params() | {"mix": f(2, 2)}, 1, branches="#up #down",
+    on_tokens, FEED | {"mix": f(2, 2)}, 1, branches="#up #down",
     doubt="'l0/mix'.*projections=", options={"projections": True}, roles={"shortcut": "l0/mix"},
 )  # fmt: skip
 def mixed_streams(p, x):
@@ -1348,7 +1200,7 @@ def begins_as_a_leaf(body, layers, branches, doubt):
 
 
 @case(
-    begins_as_a_leaf, attention_params() | feed_params(), "#q,#k,#v #o;#up #down",
+    begins_as_a_leaf, QKVO | FEED, "#q,#k,#v #o;#up #down",
     "'begin'.*'l0/q'.*, or streams=",
 )  # fmt: skip
 def latents(p, z, x):
@@ -1357,7 +1209,7 @@ def latents(p, z, x):
 
 
 @case(
-    begins_as_a_leaf, attention_params() | {"scale": f(D)}, "#q,#k,#v #o",
+    begins_as_a_leaf, QKVO | {"scale": f(D)}, "#q,#k,#v #o",
     "'begin'.*expected streams= or keep=",
 )  # fmt: skip
 def tokens_of_a_class(p, z, x):
@@ -1369,33 +1221,25 @@ def tokens_of_a_class(p, z, x):
 # Transformations, choices and shared layers.
 
 
-def under_vmap(network, *args, **truth):
-    """Several networks, of one batch."""
-    return Case(jax.vmap(network, (0, None)), *args, **truth)
-
-
 @case(
-    under_vmap, {"in": f(5, 3, 3, 3, 8), "w1": f(5, 3, 3, 8, 8), "w2": f(5, 3, 3, 8, 8)},
+    functools.partial(under_vmap, (0, None)),
+    {"in": f(5, 3, 3, 3, 8), "w1": f(5, 3, 3, 8, 8), "w2": f(5, 3, 3, 8, 8)},
     (images(8),), ("w1 w2",), {"stem": "in"}, fans={"w1": (72, 72)}, axes={"w1": "OHWIO"},
 )  # fmt: skip
 def networks_under_vmap(p, x):
-    """An axis of networks becomes one of outputs, by a reshape that transposes."""
+    """Of several networks of one batch the axis becomes one of outputs, by a reshape."""
     x = conv(x, p["in"])
     return x + conv(jax.nn.relu(conv(x, p["w1"])), p["w2"])
 
 
 def over_time(step, layers, branches):
     """A residual network whose branches run over time, from a state of zeros."""
-    params = {"in": f(8, D), **blocks(layers, 2), "head": f(D, 10)}
 
-    def network(p, x):
-        x = x @ p["in"]
-        for i in range(2):
-            turn = lambda h, x, p=p[f"l{i}"]: (step(p, h, x),) * 2  # noqa: E731
-            x = x + lax.scan(turn, jnp.zeros((2, D)), x)[1]
-        return x @ p["head"]
+    def body(p, x):
+        return x + lax.scan(lambda h, x: (step(p, h, x),) * 2, jnp.zeros((2, D)), x)[1]
 
-    return Case(network, params, (f(5, 2, 8),), each(branches, 2), {"stem": "in", "head": "head"})
+    known = on_vectors(body, layers, 2, branches=branches)
+    return dataclasses.replace(known, inputs=(f(5, 2, 8),))
 
 
 @case(over_time, {"in": f(D, D), "again": f(D, D)}, "#again #in")
@@ -1412,27 +1256,27 @@ def gated_state(p, h, x):
 
 
 @case(
-    on_vectors, two() | {"v1": f(D, D), "v2": f(D, D)}, branches="#w1 #w2;#v1 #v2",
+    on_vectors, PAIR | {"v1": f(D, D), "v2": f(D, D)}, branches="#w1 #w2;#v1 #v2",
     scales=(1.0, -0.5, 1.0),
 )  # fmt: skip
 def scaled_sum_of_branches(p, x):
     return x - 0.5 * (jnp.tanh(x @ p["w1"]) @ p["w2"] + jax.nn.relu(x @ p["v1"]) @ p["v2"])
 
 
-@case(on_vectors, two(), branches=TWO, scales=(0.75, 0.25, 1.0))
+@case(on_vectors, PAIR, branches=TWO, scales=(0.75, 0.25, 1.0))
 def part_of_the_way(p, x):
     return x + 0.25 * (jnp.tanh(x @ p["w1"]) @ p["w2"] - x)
 
 
 @case(
     on_vectors, {"w1": jax.ShapeDtypeStruct((D, D), jnp.int8), "s": f(1, D), "w2": f(D, D)},
-    branches="", doubt="'l0/w1' .*a weight of int8; .*keep",
+    doubt="'l0/w1' .*a weight of int8; .*keep",
 )  # fmt: skip
 def quantized(p, x):
     return x + jnp.tanh(x @ (p["w1"] * p["s"])) @ p["w2"]
 
 
-@case(Case, two() | {"head": f(D, 10)}, (f(2, D),), ("w1 w2",), {"head": "head"})
+@case(Case, PAIR | {"head": f(D, 10)}, (f(2, D),), ("w1 w2",), {"head": "head"})
 def sum_of_many(p, x):
     """A loss of more terms than Python calls nest."""
     y = (x + jnp.tanh(x @ p["w1"]) @ p["w2"]) @ p["head"]
@@ -1450,7 +1294,7 @@ def complex_stream(p, x):
     return jnp.abs(x + h * (jnp.abs(h) > 1) @ p["w2"]) @ p["head"]
 
 
-@case(on_vectors, {"w": f(D, D)}, branches="", doubt="'l0/w' .*layer 1 of 2 and layer 2 of 2")
+@case(on_vectors, {"w": f(D, D)}, doubt="'l0/w' .*layer 1 of 2 and layer 2 of 2")
 def tied_to_its_transpose(p, x):
     return x + jnp.tanh(x @ p["w"]) @ p["w"].T
 
@@ -1465,7 +1309,7 @@ def shared_by_unlike_branches(p, x):
 
 
 @case(
-    Case, {**blocks(two(), 2), "head": f(D, 10)}, (f(2, D), jax.ShapeDtypeStruct((), jnp.int32)),
+    Case, {**blocks(PAIR, 2), "head": f(D, 10)}, (f(2, D), jax.ShapeDtypeStruct((), jnp.int32)),
     ("l0/w1 l0/w2",), {"head": "head", "keep": "l1/w1"},
     doubt="'l1/w1' .*one branch of lax.cond or lax.switch", options={"keep": "l1"},
 )  # fmt: skip
@@ -1479,7 +1323,7 @@ def blocks_chosen_by_switch(p, x, number):
 @case(
     Case,
     {"in": f(48, D), "class": f(1, D), "at": f(17, D), "head": f(D, 10)}
-    | {"l0": feed_params() | {"again": f(17, D)}},
+    | {"l0": FEED | {"again": f(17, D)}},
     (f(2, 16, 48),), ("l0/up l0/down",),
     {"stem": "in", "head": "head", "keep": "class at l0/again"},
 )  # fmt: skip
@@ -1492,20 +1336,20 @@ def positions_of_patches(p, x):
     return x[:, 0] @ p["head"]
 
 
-@case(on_vectors, two() | {"b": f(D)}, branches=TWO, roles={"channel_bias": "l0/b l1/b"})
+@case(on_vectors, PAIR | {"b": f(D)}, branches=TWO, roles={"channel_bias": "l0/b l1/b"})
 def shifted_on_the_way_into_a_branch(p, x):
     """The stream itself does not have the bias vector, which is none of the stem's layer."""
     return x + jnp.tanh((x + p["b"]) @ p["w1"]) @ p["w2"]
 
 
-@case(on_vectors, two(), branches="", doubt="no single layer.*'l0/w1', 'l0/w2'")
+@case(on_vectors, PAIR, doubt="no single layer.*'l0/w1', 'l0/w2'")
 def ends_in_a_constant(p, x):
     """The function behind the last layer is one half at zero."""
     return x + jax.nn.hard_sigmoid(jnp.tanh(x @ p["w1"]) @ p["w2"])
 
 
 @case(
-    on_vectors, {"in": f(D, D), "a": f(D, D), "b": f(D, D)}, branches="",
+    on_vectors, {"in": f(D, D), "a": f(D, D), "b": f(D, D)},
     doubt="no single layer.*keep=",
 )  # fmt: skip
 def ends_in_two_summands(p, x):
@@ -1532,7 +1376,7 @@ def experts_by_place():
 
 
 @case(
-    on_vectors, {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()},
+    on_vectors, {"router": f(D, 2), "e0": FEED, "e1": FEED},
     branches="#e0/up #e0/down;#e1/up #e1/down", roles={"keep": "l0/router"},
 )  # fmt: skip
 def experts_by_condition(p, x):
@@ -1542,7 +1386,7 @@ def experts_by_condition(p, x):
 
 
 @case(
-    on_vectors, {"router": f(D, 2), "e0": feed_params(), "e1": feed_params()}, branches="",
+    on_vectors, {"router": f(D, 2), "e0": FEED, "e1": FEED},
     doubt="'l0/e0/down' .*cannot be followed",
 )  # fmt: skip
 def experts_by_switch_under_vmap(p, x):
@@ -1556,7 +1400,7 @@ def experts_by_switch_under_vmap(p, x):
 
 
 @case(
-    on_vectors, {"router": f(D, 3), "w1": f(3, D, D), "w2": f(3, D, D)}, branches="",
+    on_vectors, {"router": f(D, 3), "w1": f(3, D, D), "w2": f(3, D, D)},
     doubt="'l0/w1' .*cannot be followed",
 )  # fmt: skip
 def experts_of_ragged_products(p, x):
@@ -1565,3 +1409,32 @@ def experts_of_ragged_products(p, x):
     order = jnp.argsort(chosen)
     h = jax.nn.relu(lax.ragged_dot(x[order], p["w1"], sizes))
     return x + lax.ragged_dot(h, p["w2"], sizes)[jnp.argsort(order)]
+
+
+CASES |= {
+    "pooled_shortcut": lambda: bottleneck(skip=lambda p, x: conv(pooled(x) / 4, p["sc"])),
+    "shortcut_of_largest_values": lambda: bottleneck(
+        skip=lambda p, x: conv(pooled(x, -jnp.inf, lax.max), p["sc"])
+    ),
+    "unet_joined": lambda: Case(*unet(joined=True)),
+    "unet_summed": lambda: Case(
+        *unet(joined=False), doubt="'down'.*contains others.*nested=", options={"nested": "inner"}
+    ),
+    "mixer_of_unequal_widths": lambda: mixer(64, 24),
+    "mixer_of_equal_widths": lambda: mixer(64, 64),
+    "shared_layers_unrolled": lambda: shared_layers(scanned=False),
+    "shared_layers_scanned": lambda: shared_layers(scanned=True),
+    "low_rank_kept": lambda: dataclasses.replace(
+        CASES["low_rank_on_data"](), options={"keep": "_[ab]$"}
+    ),
+    "encoder_decoder_of_two": lambda: encoder_decoder(2),
+    "encoder_decoder_of_one": lambda: encoder_decoder(1),
+    "two_outputs_of_a_block": lambda: two_outputs(D),
+    "two_outputs_of_unequal_widths": lambda: two_outputs(24),
+    "stacked_with_constants": lambda: stacked_with(reverse=False),
+    "stacked_with_constants_from_the_end": lambda: stacked_with(reverse=True),
+    "stacked_at_run_time": lambda: stack_made_at_run_time(lax.scan),
+    "loop_over_examples": lambda: turns_side_by_side(lax.map),
+    "query_of_two_leaves": query_of_leaves,
+    "query_with_a_bias": lambda: query_of_leaves("b"),
+}

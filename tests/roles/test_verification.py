@@ -1,12 +1,15 @@
 """A role map that says what the network does not do is refused, by computing."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from nf_resnets import roles
-from nf_resnets.roles import Role, Rules
+from nf_resnets.roles import Rules
+from tests.norm_free.drawn import drawn
 from tests.roles.networks import CASES, D, f
 
 pytestmark = pytest.mark.usefixtures("strangers_broadcast")
@@ -19,9 +22,7 @@ VERIFIED = (
 )  # fmt: skip
 
 
-def filled(shapes, seed=0):
-    random = np.random.default_rng(seed)
-    return jax.tree.map(lambda s: np.asarray(random.normal(size=s.shape) * 0.1, s.dtype), shapes)
+filled = partial(drawn, scale=0.1)
 
 
 def block(p, x, gate=1.0):
@@ -93,18 +94,17 @@ def test_two_zero_factors_are_refused():
     zero = role_map.map(lambda leaf, v: v * (leaf.layer != leaf.m or not leaf.m), params)
     roles.verify(network, zero, role_map, X)
     both = role_map.map(lambda leaf, v: v * (leaf.path != "block_2/scale"), zero)
-    message = (
-        "'block_2/w1'.*no gradient in 3 steps of SGD, with zeros in 'block_2/scale', 'block_2/w2'"
-    )
+    message = "'block_2/w1'.*no gradient in 3 steps .* in 'block_2/scale', 'block_2/w2'"
     with pytest.raises(ValueError, match=message):
         roles.verify(network, both, role_map, X)
 
 
-def test_a_head_of_zeros_hides_nothing():
+def test_a_head_of_zeros_hides_nothing_and_nothing_is_changed():
     role_map, params = roles.read(network, TREE, X), filled(TREE)
     params["head"] *= 0
+    before = jax.tree.map(np.copy, params)
     roles.verify(network, params, role_map, X)
-    assert not params["head"].any()
+    jax.tree.map(np.testing.assert_array_equal, params, before)
 
 
 def test_a_gate_of_zeros_beside_two_branches_is_refused():
@@ -118,9 +118,7 @@ def test_a_gate_of_zeros_beside_two_branches_is_refused():
     params = role_map.map(lambda leaf, v: v * (leaf.layer != leaf.m or not leaf.m), filled(tree))
     roles.verify(gated, params | {"gate": np.ones((1, D), np.float32)}, role_map, X)
     params["gate"] *= 0
-    with pytest.raises(
-        ValueError, match="no gradient in 3 steps of SGD, with zeros in 'block_1/w2', 'gate'"
-    ):
+    with pytest.raises(ValueError, match="no gradient in 3 steps .* in 'block_1/w2', 'gate'"):
         roles.verify(gated, params, role_map, X)
 
 
@@ -136,14 +134,6 @@ def test_of_traced_values_the_structure_is_checked():
     other = {**TREE, "head": f(D, 11)}
     with pytest.raises(ValueError, match=r"leaf 'head' \[32, 11\] is none of the tree"):
         jax.eval_shape(traced, other)
-
-
-def test_it_changes_nothing_and_repeats_itself():
-    role_map, params = roles.read(network, TREE, X), filled(TREE)
-    before = jax.tree.map(np.copy, params)
-    roles.verify(network, params, role_map, X)
-    jax.tree.map(np.testing.assert_array_equal, params, before)
-    assert {leaf.role for leaf in role_map.leaves} == {Role.BRANCH, Role.MULTIPLIER, Role.HEAD}
 
 
 def test_concrete_values_are_checked_while_something_else_is_traced():
