@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import sys
 import tempfile
 import time
@@ -55,8 +54,7 @@ def write(name: str, notebook: Any) -> Path:
     # The runtime that Colab and Kaggle begin with.
     notebook.metadata |= {"accelerator": "GPU", "kaggle": {"accelerator": "gpu"}}
     path = FOLDER / f"{name}.ipynb"
-    text = jupytext.writes(notebook, fmt="ipynb")
-    path.write_text(json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n")
+    path.write_text(jupytext.writes(notebook, fmt="ipynb") + "\n")
     return path
 
 

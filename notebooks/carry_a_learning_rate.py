@@ -111,9 +111,10 @@ def network(factors, params, images):
 # ## Its rates
 #
 # A scheme says how large branches are, and how rates follow the depth. Depth-μP multiplies branches
-# by $L^{-1/2}$, and, with Adam, rates by $(L/L_0)^{-1/2}$. `optim.parametrized` scales the rates of
-# any optimizer, relative to the network that you tuned. A parametrisation is a value, and you can
-# write your own. `ONE_RATE` has the branches of depth-μP, and one rate for all depths.
+# by $L^{-1/2}$ and, with Adam, the rates of their weights by $(L/L_0)^{-1/2}$; stem and head keep
+# theirs. `optim.parametrized` scales the rates of any optimizer, relative to the network that you
+# tuned. A parametrisation is a value, and you can write your own. `ONE_RATE` has the branches of
+# depth-μP, and one rate for all depths.
 
 # %%
 ONE_RATE = dataclasses.replace(DEPTH_MUP, name="one_rate", factors=unscaled)
@@ -237,8 +238,8 @@ plotting.transfer_figure(
 Image(FOLDER / "transfer.png")
 
 # %% [markdown]
-# With one rate the best rate falls fourfold from 4 to 64 branches, with depth-μP twofold, and the
-# rate of 4 branches costs less there.
+# With one rate the best rate falls fourfold from 4 to 64 branches, with depth-μP twofold. At 64
+# branches the rate of 4 costs less with depth-μP, at 16 as much.
 #
 # `completep` is CompleteP, with branches times $L^{-1}$. `mup` does the same for width, with a base
 # network of another width; see the how-to page on transfer. `nf-resnets experiment rate_transfer`

@@ -19,13 +19,13 @@
 #
 # 1. to train three Transformers of 18 layers: with LayerNorm, without it, and without it but
 #    initialised by Fixup,
-# 2. how attention fits into Fixup's rule: the query, key, value and output layers are the $m = 4$
-#    layers of a branch, the two feed-forward layers its $m = 2$,
+# 2. how attention fits into Fixup's rule: an attention branch has $m = 4$ layers (query, key, value
+#    and output), a feed-forward branch $m = 2$,
 # 3. to translate with the result, and to keep it in one file with its vocabulary.
 #
 # The data are generated: German sentences with numbers in words, and their English translations.
-# Word order differs (*dreiundzwanzig* is three-and-twenty; German verbs come last), so that a copy
-# of the source is no translation. It takes about two minutes on a laptop.
+# Word order differs (*dreiundzwanzig* is three-and-twenty; German participles come last), so that a
+# copy of the source is no translation. It takes about two minutes on a laptop.
 
 # %%
 # On Colab and Kaggle this installs the package with what the hardware needs: from ADDRESS, or from
@@ -76,7 +76,6 @@ LAYERS = 9  # in the encoder, and as many in the decoder
 CHANNELS = 48
 STEPS = 150
 TOKENS = 768  # a batch
-TESTED = 20  # sentences
 FIGURES = Path(tempfile.mkdtemp())
 
 # %% [markdown]
@@ -172,8 +171,8 @@ Image(FIGURES / "loss.png", width=700)
 #
 # ## Translating
 #
-# `translate` is a beam search in one compiled loop. One file keeps the network and its vocabulary,
-# and the command line reads it:
+# `translate` is a beam search in one compiled loop; with `beam=1` it takes the likeliest token at
+# each step. One file keeps the network and its vocabulary, and the command line reads it:
 # `nf-resnets predict translator.safetensors --sentence "Anna hat drei Hüte."`
 
 # %%
@@ -183,15 +182,12 @@ path = trained.save(
     model,
     {"params": run.state.params},
     inputs=trained.Sentences("de", "en", vocabulary.source, vocabulary.target),
+    overwrite=True,
 )
 found = trained.load(path)
-sources, targets = pairs.test.source[:TESTED], pairs.test.target[:TESTED]
-for source, target, words in zip(
-    sources[:3],
-    targets,
-    translation.translate(found.model, found.variables["params"], vocabulary, sources, beam=1),
-    strict=False,
-):
+sources, targets = pairs.test.source[:3], pairs.test.target[:3]
+answers = translation.translate(found.model, found.variables["params"], vocabulary, sources, beam=1)
+for source, target, words in zip(sources, targets, answers, strict=True):
     print(f"{source}\n  should be: {target}\n  is:        {words}")
 
 # %% [markdown]

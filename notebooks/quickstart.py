@@ -68,7 +68,7 @@ import jax.numpy as jnp
 import optax
 from IPython.display import Image
 
-from nf_resnets import data, init, models, optim, plotting, trained
+from nf_resnets import data, init, models, optim, plotting
 
 BLOCKS = 8  # a stage
 STEPS = 80
@@ -80,8 +80,8 @@ FIGURES = Path(tempfile.mkdtemp())
 #
 # Fifty layers in plain Flax, without this library and without normalization: a stem, 24 residual
 # blocks of two convolutions in three stages, a head. In place of BatchNorm's biases and scales the
-# blocks have the *scalars* of the Fixup paper: a bias before each layer, and a multiplier on the
-# branch.
+# blocks have the *scalars* of the Fixup paper: a bias before each convolution and each ReLU, and a
+# multiplier on the branch.
 
 
 # %%
@@ -183,8 +183,7 @@ panels = []
 for name, place in (("accuracy on the batch", 2), ("training loss", 1)):
     curves = []
     for title, run in runs.items():
-        finite = [value for value in run[place] if value == value and value < 1e3]
-        smooth = plotting.moving_average(finite, 5) if finite else [10.0]
+        smooth = plotting.moving_average(run[place], 5)
         diverged = len(run[1]) < STEPS
         curves.append(plotting.Curve(title, range(1, len(smooth) + 1), smooth, diverged=diverged))
     limits = (0, 1.02) if place == 2 else (0, 4)
@@ -209,8 +208,9 @@ Image(FIGURES / "runs.png", width=760)
 #
 # ## The library's own networks
 #
-# `models` has the networks of the papers, with the parts that each scheme needs. `trained` keeps a
-# network with its settings in one safetensors file. The command line does the same:
+# `models` has the networks of the papers, with the parts that each scheme needs. `save` keeps a
+# network with its settings in one safetensors file, and `predict` reads it. The command line does
+# the same:
 #
 # ```
 # nf-resnets train --scheme fixup --model wrn-16-1 --out digits.safetensors
@@ -218,28 +218,22 @@ Image(FIGURES / "runs.png", width=760)
 # ```
 
 # %%
-from nf_resnets import fit
-from nf_resnets.trained.predict import predict, ranked
+from nf_resnets import fit, predict
 
 model = models.WideResNet(depth=16, scheme="fixup", stem_channels=8)
 EPOCHS = 5.0
 found = fit(digits, network=model, epochs=EPOCHS, seed=SEED, show=False)
 print(f"{100 * found.notes['test_accuracy']:.1f}% of {len(digits.test.labels)} test images")
 
-path = trained.save(
-    FIGURES / "digits.safetensors", model, found.variables, inputs=trained.Images.of(digits)
-)
-network_again = trained.load(path)
-shares = predict(network_again, digits.test.images[:5])
-for label, share in zip(digits.test.labels, shares, strict=False):
-    words = ", ".join(
-        f"{name} {100 * part:.0f}%" for name, part in ranked(share, digits.class_names, 2)
-    )
-    print(f"a {label}: {words}")
+path = found.save(FIGURES / "digits.safetensors", overwrite=True)
+answers = predict(path, digits.test.images[:5])
+for label, (name, share) in zip(digits.test.labels, answers, strict=False):
+    print(f"a {label}: {name} {100 * share:.0f}%")
 
 # %% [markdown]
 # ## Where to go
 #
-# - Other schemes: `init.skipinit`, `init.rescalenet`, ... take the same rules.
+# - SkipInit: `init.skipinit`, with `alpha=r"/multiplier$"` in place of `multiplier=` in the rules.
+#   Other schemes want other parts in the blocks: RescaleNet constants and biases of channels.
 # - Why it works, with measurements beside the theory: `why_deep_residual_networks_train`.
 # - Which learning rate for which batch size: `sweep_learning_rate_and_batch_size`.

@@ -68,7 +68,7 @@ import jax.numpy as jnp
 import numpy as np
 from IPython.display import Image
 
-from nf_resnets import analysis, data, models, plotting, schemes
+from nf_resnets import analysis, data, models, plotting, roles, schemes
 
 LAYERS = 100
 CHANNELS = 16
@@ -199,7 +199,8 @@ Image(FIGURES / "share.png", width=560)
 # paper). Without it the branches' part of the update grows like $L$, even if the last layers are 0.
 #
 # Here the head is drawn at random, since with Fixup's zero head only the head moves in the first
-# step. The update is the limit $\eta \to 0$.
+# step. The update is the limit $\eta \to 0$. At 304 layers that of α = 1 is not finite in float32,
+# and has no point.
 
 
 # %%
@@ -215,8 +216,6 @@ def update_size(scheme, layers, *, with_rule_2=True):
 
 
 def scaled_branches(params, factor):
-    from nf_resnets import roles
-
     return roles.assign(params).map(
         lambda leaf, value: value * factor if leaf.role is roles.Role.BRANCH else value, params
     )
@@ -250,9 +249,10 @@ Image(FIGURES / "updates.png", width=820)
 #   signal explodes, or the first step does.
 # - BatchNorm prevents this by downscaling deep branches by $1/\sqrt{k}$; SkipInit, Fixup and
 #   RescaleNet do it by construction.
-# - BatchNorm has two more benefits: it allows larger learning rates at large batches, and it
-#   regularises. See `sweep_learning_rate_and_batch_size`.
+# - BatchNorm has two more benefits: it regularises, and it allows larger learning rates, which help
+#   at large batches. See `sweep_learning_rate_and_batch_size` for the rates.
 #
 # `nf-resnets analyze --model wrn-100-1 --scheme rescalenet` draws a page like this one for any
-# network of the library. `nf-resnets experiment theory_signal`, `theory_updates`, `theory_bounds`
-# and `theory_stable_rate` measure the theorems with means over draws.
+# network of the library. `nf-resnets experiment theory_signal` and `theory_updates` repeat these
+# measurements over several draws; `theory_bounds` measures Fixup's Theorems 1 and 2,
+# `theory_stable_rate` the largest rate that trains.

@@ -1,7 +1,8 @@
 """Sentences of a small part of German with their translations, for where there are no others.
 
-The part is small but of the real language: numbers as one word with the ones before the tens, verbs
-at the end, time before the subject. A translator has to reorder, and copying gets it nowhere.
+The part is small but of the real language: numbers as one word with the ones before the tens,
+participles at the end, time before the subject. A translator has to reorder, and copying gets it
+nowhere.
 """
 
 from __future__ import annotations

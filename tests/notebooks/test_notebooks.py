@@ -35,7 +35,6 @@ SMALL = {
     },
     "normalization_free_transformer": {
         "PAIRS": 400, "VOCABULARY": 200, "LAYERS": 1, "CHANNELS": 8, "STEPS": 2, "TOKENS": 256,
-        "TESTED": 2,
     },
 }  # fmt: skip
 
@@ -93,7 +92,6 @@ def test_outputs_are_there_whole_and_small(name):
 
 @every_notebook
 def test_it_begins_with_what_installs_it_on_colab(name):
-    assert "".join(cells(name)[1]["source"]) == INSTALL.rstrip("\n")
     source = (FOLDER / f"{name}.py").read_text()
     assert with_install(source) == source
 
