@@ -143,7 +143,7 @@ def logits_of(leaves, images, factor):
     [
         ("skipinit", 1, 0.1, 1e-5),
         ("skipinit_slow", 1, 0.01, 1e-5),
-        ("batchnorm", 1, 0.1, 3e-4),
+        ("batchnorm", 1, 0.1, 1e-3),
         ("sqrt_half", 0.5**0.5, 0.1, 1e-4),
         ("lsuv", 1, 0.1, 1e-4),
         ("alpha_one", 1, 0.1, 3e-5),
@@ -152,7 +152,8 @@ def logits_of(leaves, images, factor):
 def test_the_first_steps_of_the_other_schemes(dataset, scheme, factor, alpha_rate, rtol):
     """The tolerances are three to fifty times what is seen; rounding grows, most with BatchNorm.
 
-    It depends on the processor: with sqrt_half 2.4e-5 has been seen.
+    It depends on the processor: 2.4e-5 has been seen with sqrt_half, 3.4e-4 with BatchNorm, whose
+    first four steps agreed to 2e-6.
     """
     run = run_of(dataset, scheme)
     leaves = torch_networks.leaves_of(run.params, (1, 1, 1))
@@ -170,4 +171,5 @@ def test_the_first_steps_of_the_other_schemes(dataset, scheme, factor, alpha_rat
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+    np.testing.assert_allclose(losses[:4], run.losses[:4], rtol=1e-5)
     np.testing.assert_allclose(losses, run.losses[:10], rtol=rtol)
