@@ -52,7 +52,7 @@ def tasks(out: Path, *, quick: bool, data_dir: str | None) -> list[Task]:
         ),
         made(
             "fixup_table1_resnet110", 3.5, "--scale", "cifar", "--grid", "epochs=200", "mixup=0",
-            "scheme=batchnorm,fixup",
+            "scheme=batchnorm,fixup,skipinit",
             smoke=("--grid", "scheme=fixup"),
         ),
         made(
